@@ -1,1 +1,17 @@
-//! placeholder
+//! The arithmetic of a decoder: block formats of weights, matrix products, and the small operations
+//! between them.
+//!
+//! Invariant: a result has the same bits on every tier, thread count and batch size, because each
+//! output is summed in one fixed order. Knows no files, no tensor names and no models.
+
+pub mod attention;
+pub mod convert;
+pub mod exp;
+pub mod isa;
+pub mod norm;
+pub mod pool;
+pub mod rope;
+pub mod softmax;
+pub mod swiglu;
+
+mod lanes;

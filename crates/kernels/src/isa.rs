@@ -1,0 +1,142 @@
+//! The instruction sets a build can use, and the proof that this machine has them.
+//!
+//! Invariant: a token ([`Avx2`], [`Avx512`], [`Neon`]) exists only after detection found every
+//! feature it stands for, so code that holds one may run that code. Knows no formats.
+
+use std::fmt;
+
+/// Proof that the machine has AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx2(());
+
+/// Proof that the machine has AVX-512 F, BW, VL, DQ and VNNI, besides AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512(());
+
+/// Proof that the machine has NEON.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neon(());
+
+/// Names the instruction set a kernel is written for; all tiers give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Plain scalar code: what every other tier must equal.
+    Reference,
+    /// 256-bit integer vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// 512-bit vectors with the 16-bit dot product instruction.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// 128-bit vectors of 64-bit Arm.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
+}
+
+impl Tier {
+    /// Returns every tier this machine can run, slowest first; the first is always `Reference`.
+    pub fn available() -> Vec<Self> {
+        let mut tiers = vec![Self::Reference];
+        #[cfg(target_arch = "x86_64")]
+        {
+            tiers.extend(Avx2::detect().map(Self::Avx2));
+            tiers.extend(Avx512::detect().map(Self::Avx512));
+        }
+        #[cfg(target_arch = "aarch64")]
+        tiers.extend(Neon::detect().map(Self::Neon));
+        tiers
+    }
+
+    /// Returns the fastest tier this machine can run.
+    pub fn detect() -> Self {
+        Self::available().pop().unwrap_or(Self::Reference)
+    }
+
+    /// Returns the lower-case name: `reference`, `avx2`, `avx512` or `neon`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reference => "reference",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
+        }
+    }
+
+    /// Runs `body` compiled for this tier: plain Rust loops inlined into it become vector code.
+    ///
+    /// Callees must be `#[inline(always)]` to be compiled for the tier as well. Rust never
+    /// contracts or reorders float operations, so the result has the same bits on every tier.
+    #[inline]
+    pub(crate) fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Reference => body(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(isa) => isa.vectorize(body),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(isa) => isa.vectorize(body),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => body(), // NEON is part of the 64-bit Arm baseline.
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Avx2 {
+    fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
+    }
+
+    #[inline]
+    #[expect(unsafe_code, reason = "the call into code compiled for detected features")]
+    fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
+        #[target_feature(enable = "avx2,f16c")]
+        fn compiled<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        // SAFETY: `self` exists, so `Avx2::detect` found every feature `compiled` enables.
+        unsafe { compiled(body) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512 {
+    fn detect() -> Option<Self> {
+        (Avx2::detect().is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni"))
+        .then_some(Self(()))
+    }
+
+    #[inline]
+    #[expect(unsafe_code, reason = "the call into code compiled for detected features")]
+    fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
+        #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        fn compiled<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        // SAFETY: `self` exists, so `Avx512::detect` found every feature `compiled` enables.
+        unsafe { compiled(body) }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Neon {
+    fn detect() -> Option<Self> {
+        std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
+    }
+}

@@ -1,0 +1,376 @@
+//! A persistent pool of compute threads that runs one job at a time on all of them.
+//!
+//! Invariant: [`Pool::run`] returns, or unwinds, only after every worker has left the job, so a
+//! job may borrow from its caller. The split of the work depends on nothing but the sizes and the
+//! number of workers. The pool knows nothing about matrices beyond "rows of columns".
+
+#![expect(
+    unsafe_code,
+    reason = "a job that borrows from its caller runs on threads that outlive it"
+)]
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long an idle worker watches for the next job before it sleeps: longer than the gaps
+/// between the jobs of one decode step, short enough that an idle server uses no processor.
+const WATCH: Duration = Duration::from_micros(40);
+
+/// Spins between two looks at the clock.
+const SPINS: u32 = 32;
+
+/// Returns how many threads this process may use at once: what its affinity mask and its
+/// container's processor quota allow, and 1 where the system does not say.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A fixed set of workers, of which the calling thread is worker 0.
+pub struct Pool {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+    /// Held for the length of a job: two callers take turns.
+    turn: Mutex<()>,
+}
+
+impl Pool {
+    /// Starts `threads - 1` threads; the caller of a job is the remaining worker.
+    ///
+    /// # Panics
+    /// If `threads` is 0 or the system refuses a thread.
+    pub fn new(threads: usize) -> Self {
+        assert!(threads > 0, "a pool has at least one worker");
+        let shared = Arc::new(Shared::default());
+        let helpers = (1..threads)
+            .map(|worker| {
+                let shared = Arc::clone(&shared);
+                Builder::new()
+                    .name(format!("compute-{worker}"))
+                    .spawn(move || shared.serve(worker))
+                    .expect("the system grants a compute thread")
+            })
+            .collect();
+        Self { shared, helpers, turn: Mutex::new(()) }
+    }
+
+    /// Returns the number of workers, the caller included.
+    pub fn threads(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// Calls `job(worker)` once on every worker, `0..threads()`, and waits for all of them.
+    ///
+    /// Callers on several threads take turns. A job must not run another job on the same pool: it
+    /// would wait for itself.
+    ///
+    /// # Panics
+    /// With the panic of one of the workers, after all of them have finished.
+    pub fn run(&self, job: impl Fn(usize) + Sync) {
+        if self.helpers.is_empty() {
+            return job(0);
+        }
+        let turn = lock(&self.turn);
+        self.shared.publish(&job, self.helpers.len());
+        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        self.shared.wait_for_helpers();
+        let theirs = lock(&self.shared.panic).take();
+        drop(turn);
+        if let Some(panic) = own.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Calls `f(i, chunk i, scratch)` for every chunk of `chunk` elements of `data`, the last one
+    /// possibly shorter; each worker takes a contiguous run of chunks and has a scratch of its own.
+    ///
+    /// # Panics
+    /// If `chunk` is 0 or `scratch` holds fewer elements than there are workers.
+    pub fn for_each_chunk<T: Send, S: Send>(
+        &self,
+        data: &mut [T],
+        chunk: usize,
+        scratch: &mut [S],
+        f: impl Fn(usize, &mut [T], &mut S) + Sync,
+    ) {
+        assert!(chunk > 0, "a chunk has at least one element");
+        assert!(scratch.len() >= self.threads(), "every worker needs a scratch of its own");
+        let len = data.len();
+        let chunks = len.div_ceil(chunk);
+        let data = Lent::new(data);
+        let scratch = Lent::new(scratch);
+        self.run(|worker| {
+            let mine = share(chunks, worker, self.threads());
+            // SAFETY: `run` calls each worker number once, so this index is asked for once.
+            let scratch = &mut unsafe { scratch.part(worker..worker + 1) }[0];
+            for i in mine {
+                let range = i * chunk..((i + 1) * chunk).min(len);
+                // SAFETY: `share` gives each chunk to one worker, which visits it once.
+                f(i, unsafe { data.part(range) }, scratch);
+            }
+        });
+    }
+
+    /// Calls `f(which, columns, out)` so that every column of every matrix in `outs` belongs to
+    /// exactly one call.
+    ///
+    /// Each of `outs` is `[tokens, width]`, given with its width. The ranges start at multiples of
+    /// `granule`, and all matrices together are dealt out evenly, a contiguous share per worker.
+    ///
+    /// # Panics
+    /// If `granule` is 0 or a matrix is not made of whole rows.
+    pub fn for_each_columns<const N: usize>(
+        &self,
+        outs: [(&mut [f32], usize); N],
+        granule: usize,
+        f: impl Fn(usize, Range<usize>, &mut Columns<'_>) + Sync,
+    ) {
+        assert!(granule > 0, "a granule has at least one column");
+        let matrices = outs.map(|(out, width)| {
+            assert!(
+                if width == 0 { out.is_empty() } else { out.len().is_multiple_of(width) },
+                "a matrix of {} values has no whole rows of {width}",
+                out.len()
+            );
+            (Lent::new(out), width)
+        });
+        let granules = matrices.each_ref().map(|(_, width)| width.div_ceil(granule));
+        let total = granules.iter().sum();
+        self.run(|worker| {
+            let mine = share(total, worker, self.threads());
+            let mut before = 0;
+            for (which, (out, width)) in matrices.iter().enumerate() {
+                let from = mine.start.clamp(before, before + granules[which]) - before;
+                let to = mine.end.clamp(before, before + granules[which]) - before;
+                before += granules[which];
+                if from < to {
+                    let range = from * granule..(to * granule).min(*width);
+                    f(which, range.clone(), &mut Columns { out, width: *width, range });
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.announce();
+        for helper in self.helpers.drain(..) {
+            helper.join().expect("a worker catches the panics of its jobs");
+        }
+    }
+}
+
+/// The columns of one matrix that one worker may write.
+pub struct Columns<'a> {
+    out: &'a Lent<'a, f32>,
+    width: usize,
+    range: Range<usize>,
+}
+
+impl Columns<'_> {
+    /// Sets one value.
+    ///
+    /// # Panics
+    /// If `column` is not among the columns lent to this call or there is no such token.
+    pub fn set(&mut self, token: usize, column: usize, value: f32) {
+        assert!(self.range.contains(&column), "column {column} is outside {:?}", self.range);
+        let start = self.range.start;
+        self.row(token)[column - start] = value;
+    }
+
+    /// Returns the lent columns of one token.
+    ///
+    /// # Panics
+    /// If there is no such token.
+    pub fn row(&mut self, token: usize) -> &mut [f32] {
+        assert!(token < self.out.len / self.width, "there is no token {token}");
+        let row = token * self.width;
+        // SAFETY: `for_each_columns` deals each column out once, so no other `Columns` covers this
+        // part of the row, and `&mut self` keeps a second borrow from this one away.
+        unsafe { self.out.part(row + self.range.start..row + self.range.end) }
+    }
+}
+
+/// Returns the part of `items` that belongs to `worker`, as even as whole items allow.
+fn share(items: usize, worker: usize, workers: usize) -> Range<usize> {
+    let (each, extra) = (items / workers, items % workers);
+    let start = worker * each + worker.min(extra);
+    start..start + each + usize::from(worker < extra)
+}
+
+/// A mutable slice whose parts are lent to different workers.
+struct Lent<'a, T> {
+    start: *mut T,
+    len: usize,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: sharing it only lets other threads take parts, which are `&mut [T]` and need `T: Send`;
+// that parts do not overlap is the promise of `part`'s callers.
+unsafe impl<T: Send> Sync for Lent<'_, T> {}
+
+impl<'a, T> Lent<'a, T> {
+    fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
+    }
+
+    /// Returns the elements of `range`.
+    ///
+    /// # Safety
+    /// While the result lives, no other result may cover one of its elements.
+    #[expect(clippy::mut_from_ref, reason = "handing disjoint parts to several workers is its use")]
+    unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: `range` was checked against the slice that `start` came from.
+        let first = unsafe { self.start.add(range.start) };
+        // SAFETY: the elements are inside the slice, which stays mutably borrowed for `'a`, and
+        // the caller promises that nobody else has them.
+        unsafe { std::slice::from_raw_parts_mut(first, range.len()) }
+    }
+}
+
+/// A job with its type and lifetime erased.
+#[derive(Clone, Copy)]
+struct Job {
+    data: *const (),
+    call: unsafe fn(*const (), usize),
+}
+
+/// Calls the job at `data`.
+///
+/// # Safety
+/// `data` must point to a live `F`.
+unsafe fn call<F: Fn(usize) + Sync>(data: *const (), worker: usize) {
+    // SAFETY: the caller promises a live `F`, and `F: Sync` may be used from any thread.
+    let job = unsafe { &*data.cast::<F>() };
+    job(worker);
+}
+
+/// A value on cache lines of its own, two of them since processors fetch lines in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// What the caller and its helpers share.
+#[derive(Default)]
+struct Shared {
+    /// Counts the jobs announced so far; a helper that sees it move has one job to do.
+    epoch: Line<AtomicUsize>,
+    /// How many helpers have not yet left the current job.
+    busy: Line<AtomicUsize>,
+    job: UnsafeCell<Option<Job>>,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// How many helpers sleep or are about to.
+    asleep: AtomicUsize,
+    bed: Mutex<()>,
+    bell: Condvar,
+}
+
+// SAFETY: `job` is the only part that is not shareable by itself. It is written by `publish` while
+// no helper is inside a job, and read by helpers only between `announce` and their decrement of
+// `busy`; both edges are release/acquire pairs.
+unsafe impl Sync for Shared {}
+
+// SAFETY: the pointers in `job` are used only while `run` keeps what they point to alive.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Makes `job` the current job and wakes the helpers.
+    fn publish<F: Fn(usize) + Sync>(&self, job: &F, helpers: usize) {
+        let job = Job { data: std::ptr::from_ref(job).cast(), call: call::<F> };
+        // SAFETY: all helpers have left the last job, as `run` waited for them, and look at this
+        // cell only after `announce`; `run` holds its turn, so there is no second writer.
+        unsafe { *self.job.get() = Some(job) };
+        self.busy.0.store(helpers, Ordering::Relaxed);
+        self.announce();
+    }
+
+    fn announce(&self) {
+        // Sequentially consistent, as are the two operations in `next_epoch`: either this thread
+        // sees the sleeper or the sleeper sees the new epoch.
+        self.epoch.0.fetch_add(1, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.bed));
+            self.bell.notify_all();
+        }
+    }
+
+    /// Waits until `busy` is zero, giving way to other threads after a while.
+    fn wait_for_helpers(&self) {
+        let mut rounds = 0_u32;
+        while self.busy.0.load(Ordering::Acquire) != 0 {
+            give_way(&mut rounds);
+        }
+    }
+
+    /// Runs jobs until the pool is dropped.
+    fn serve(&self, worker: usize) {
+        let mut seen = 0;
+        loop {
+            seen = self.next_epoch(seen);
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            // SAFETY: the epoch moved and this is not the end, so `publish` has written the cell
+            // and will not touch it before this helper has lowered `busy`.
+            let job = unsafe { *self.job.get() }.expect("an epoch announces a job");
+            // SAFETY: `run` keeps the job alive until this helper has lowered `busy`.
+            let work = || unsafe { (job.call)(job.data, worker) };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+                *lock(&self.panic) = Some(panic);
+            }
+            self.busy.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Returns the first epoch that differs from `seen`: watches for a while, then sleeps.
+    fn next_epoch(&self, seen: usize) -> usize {
+        let start = Instant::now();
+        let mut rounds = 0;
+        while start.elapsed() < WATCH {
+            for _ in 0..SPINS {
+                let epoch = self.epoch.0.load(Ordering::Acquire);
+                if epoch != seen {
+                    return epoch;
+                }
+                give_way(&mut rounds);
+            }
+        }
+        let mut bed = lock(&self.bed);
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        let epoch = loop {
+            let epoch = self.epoch.0.load(Ordering::SeqCst);
+            if epoch != seen {
+                break epoch;
+            }
+            bed = self.bell.wait(bed).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+        epoch
+    }
+}
+
+/// Pauses for a moment; after many rounds lets another thread have the core, since the one that
+/// is waited for may need it.
+fn give_way(rounds: &mut u32) {
+    *rounds = rounds.wrapping_add(1);
+    if *rounds < 1024 || !rounds.is_multiple_of(16) {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// Locks a mutex whose data no panic can leave half-written.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,42 @@
+//! The elementwise operations between matrix products: `SwiGLU` (arXiv:2002.05202) and the residual
+//! addition.
+//!
+//! Invariant: each output depends on the inputs of its own index alone.
+
+use crate::exp::exp;
+use crate::isa::Tier;
+
+/// Writes `silu(gate) · up` to `out`, where silu(g) = g / (1 + exp(−g)).
+///
+/// # Panics
+/// If the lengths differ.
+pub fn swiglu(tier: Tier, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert_eq!(gate.len(), up.len(), "one gate per value");
+    assert_eq!(gate.len(), out.len(), "one output per value");
+    tier.vectorize(|| gate_all(gate, up, out));
+}
+
+/// Adds `y` to `x`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "one addend per value");
+    tier.vectorize(|| add_all(x, y));
+}
+
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn gate_all(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + exp(-gate)) * up;
+    }
+}
+
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn add_all(x: &mut [f32], y: &[f32]) {
+    for (x, y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
