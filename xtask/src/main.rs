@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod fetch;
+mod picture;
 mod suite;
 mod tidy;
 
@@ -16,7 +17,8 @@ usage: cargo xtask COMMAND
 
   test [--no-fetch]   fetch the real test model when it is missing, then run every test
   fetch               fetch the real test model
-  tidy                check the tree against the rules of ARCHITECTURE.md and CONTRIBUTING.md";
+  tidy                check the tree against the rules of ARCHITECTURE.md and CONTRIBUTING.md
+  picture             draw docs/demo.svg from a run of the command";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,6 +39,11 @@ fn run(arguments: &[&str]) -> anyhow::Result<()> {
             suite::run()
         }
         ["test", "--no-fetch"] => suite::run(),
+        ["picture"] => {
+            let path = picture::draw(&tidy::repository_root())?;
+            say(&format!("drew {}", path.display()));
+            Ok(())
+        }
         ["fetch"] => fetch::fetch().map(drop),
         ["tidy"] => {
             let findings = tidy::check(&tidy::repository_root())?;
