@@ -7,11 +7,16 @@
 pub mod attention;
 pub mod convert;
 pub mod exp;
+pub mod format;
 pub mod isa;
+pub mod kernel;
+pub mod matmul;
 pub mod norm;
 pub mod pool;
+pub mod quantized;
 pub mod rope;
 pub mod softmax;
 pub mod swiglu;
 
+mod formats;
 mod lanes;

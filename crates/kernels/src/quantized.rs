@@ -1,0 +1,130 @@
+//! Activations as 16-bit integers: the one form in which every quantized weight meets them.
+//!
+//! Invariant: the codes of a group of 128 values and its scale depend on those values only, by the
+//! same operations on every tier. Sixteen bits keep the error of an activation two orders of
+//! magnitude below that of eight bits, and one form for all weight formats lets matrices of mixed
+//! formats share one quantization. Knows no weights.
+
+use crate::isa::Tier;
+use crate::pool::Pool;
+
+/// Values that share one scale.
+pub(crate) const GROUP: usize = 128;
+
+/// The largest code: 127 · 256, so that a code splits into two signed bytes.
+const CODE_MAX: f32 = 32512.0;
+
+/// Adding this to a float below 2²² in size rounds it to an integer, half to even, whose two's
+/// complement is in the low bits of the sum.
+const ROUNDING: f32 = 12_582_912.0;
+
+/// One group of quantized activations; a short last group is filled up with zeros.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Group {
+    /// The codes, in units of 32.
+    pub(crate) codes: [[i16; 32]; 4],
+    /// The sum of each 16 codes, times the scale.
+    pub(crate) sums: [f32; 8],
+    /// What a code is multiplied with to give its value; NaN if a value was not finite.
+    pub(crate) scale: f32,
+}
+
+impl Group {
+    pub(crate) const ZERO: Self = Self { codes: [[0; 32]; 4], sums: [0.0; 8], scale: 0.0 };
+
+    #[inline(always)]
+    fn quantize(&mut self, values: &[f32; GROUP]) {
+        let magnitude = values.iter().fold(0, |max, v| max.max(v.to_bits() & (u32::MAX >> 1)));
+        let magnitude = f32::from_bits(magnitude);
+        let inverse = CODE_MAX / magnitude;
+        let usable = magnitude.is_finite() && inverse.is_finite();
+        let inverse = if usable { inverse } else { 0.0 };
+        self.scale = match (magnitude.is_finite(), usable) {
+            (true, true) => magnitude / CODE_MAX,
+            (true, false) => 0.0,
+            (false, _) => f32::NAN,
+        };
+        for (code, value) in self.codes.as_flattened_mut().iter_mut().zip(values) {
+            let [low, high, ..] = (value * inverse + ROUNDING).to_le_bytes();
+            *code = i16::from_le_bytes([low, high]);
+        }
+        for (sum, codes) in self.sums.iter_mut().zip(self.codes.as_flattened().as_chunks::<16>().0) {
+            let exact: i32 = codes.iter().map(|&code| i32::from(code)).sum();
+            #[expect(clippy::cast_precision_loss, reason = "at most 16 · 32512, below 2^24")]
+            let exact = exact as f32;
+            *sum = exact * self.scale;
+        }
+    }
+}
+
+/// Holds the quantized activations of up to a fixed number of tokens.
+///
+/// A value is `code · scale` with `scale = max|x| / 32512` over each 128 values of a row and the
+/// code rounded half to even. A group with a NaN or an infinity gets a NaN scale, so that every
+/// product with it is NaN; one whose largest value is below 10⁻³⁴ becomes zero.
+#[derive(Debug)]
+pub struct Quantized {
+    groups: Vec<Group>,
+    tokens: usize,
+    cols: usize,
+}
+
+impl Quantized {
+    /// Allocates room for `max_tokens` rows of `max_cols` values.
+    pub fn new(max_tokens: usize, max_cols: usize) -> Self {
+        let groups = vec![Group::ZERO; max_tokens * max_cols.div_ceil(GROUP)];
+        Self { groups, tokens: 0, cols: 0 }
+    }
+
+    /// Quantizes `values`, `[tokens, cols]`, in place of what was held; allocates nothing.
+    ///
+    /// Panics if `values` is not a whole number of rows or has more than there is room for.
+    pub fn quantize(&mut self, pool: &Pool, tier: Tier, values: &[f32], cols: usize) {
+        assert!(cols > 0 && values.len().is_multiple_of(cols), "values are rows of cols");
+        (self.tokens, self.cols) = (values.len() / cols, cols);
+        let row = cols.div_ceil(GROUP);
+        let groups = &mut self.groups[..self.tokens * row];
+        // A job for the pool costs as much as quantizing a few thousand values.
+        if values.len() < 16 * 1024 {
+            quantize_rows(tier, values, cols, groups);
+            return;
+        }
+        let mut workers = vec![(); pool.threads()]; // of a type without size: allocates nothing
+        pool.for_each_chunk(groups, row, &mut workers, |token, groups, ()| {
+            quantize_rows(tier, &values[token * cols..][..cols], cols, groups);
+        });
+    }
+
+    /// Returns the number of rows held.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Returns the length of the rows held.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Returns the groups of all rows, `[tokens, ceil(cols / 128)]`.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups[..self.tokens * self.cols.div_ceil(GROUP)]
+    }
+}
+
+fn quantize_rows(tier: Tier, values: &[f32], cols: usize, groups: &mut [Group]) {
+    tier.vectorize(|| {
+        let rows = groups.chunks_exact_mut(cols.div_ceil(GROUP));
+        for (row, groups) in values.chunks_exact(cols).zip(rows) {
+            let (full, rest) = row.as_chunks::<GROUP>();
+            for (values, group) in full.iter().zip(&mut *groups) {
+                group.quantize(values);
+            }
+            if let (false, Some(group)) = (rest.is_empty(), groups.last_mut()) {
+                let mut values = [0.0; GROUP];
+                values[..rest.len()].copy_from_slice(rest);
+                group.quantize(&values);
+            }
+        }
+    });
+}
