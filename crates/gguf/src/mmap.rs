@@ -1,0 +1,82 @@
+//! The bytes of a file: mapped, owned or embedded.
+//!
+//! Invariant: the bytes stay at one address until the last clone of their [`Arc`] is dropped, which
+//! unmaps them. It doesn't know what the bytes mean.
+
+use std::fs::{self, File};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::error::Error;
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+    Static(&'static [u8]),
+}
+
+impl Source {
+    /// Maps a regular file; anything else is refused before it is opened, because opening a FIFO blocks.
+    pub(crate) fn map(path: &Path) -> Result<Arc<Self>, Error> {
+        regular(&fs::metadata(path).map_err(Error::io("open the file"))?)?;
+        let file = File::open(path).map_err(Error::io("open the file"))?;
+        // Asked again of the open file: the path may name something else by now.
+        let metadata = file.metadata().map_err(Error::io("read the file's size"))?;
+        regular(&metadata)?;
+        if metadata.len() == 0 {
+            return Err(Error::Empty);
+        }
+        Ok(Arc::new(Self::Mapped(map_file(&file).map_err(Error::io("map the file"))?)))
+    }
+}
+
+impl Deref for Source {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+            Self::Static(bytes) => bytes,
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "mapping a file can't be checked by the compiler")]
+fn map_file(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the mapping is read-only and its length is fixed here. That nobody shortens or rewrites
+    // the file while it is mapped is up to the file's owner: model files are replaced by renaming, as
+    // the writer of this crate does. Nothing read from the bytes is relied on for memory safety:
+    // every offset taken from them is checked against the length before use.
+    unsafe { Mmap::map(file) }
+}
+
+fn regular(metadata: &fs::Metadata) -> Result<(), Error> {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let found = if kind.is_dir() { "a directory" } else { special(kind) };
+    Err(Error::NotRegular { found })
+}
+
+#[cfg(unix)]
+fn special(kind: fs::FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt as _;
+    if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_: fs::FileType) -> &'static str {
+    "a special file"
+}
