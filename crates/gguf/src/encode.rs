@@ -69,7 +69,9 @@ impl<T: Encode> Encode for [T] {
     fn encode(&self, out: &mut Vec<u8>) {
         T::TYPE.id().encode(out);
         (self.len() as u64).encode(out);
-        self.iter().for_each(|element| element.encode(out));
+        for element in self {
+            element.encode(out);
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Error {
         /// The file that was read or written.
         path: PathBuf,
         /// What was wrong with it; its text is part of this error's text.
-        error: Box<Error>,
+        error: Box<Self>,
     },
     /// The operating system refused an operation.
     #[error("cannot {action}: {error}")]

@@ -148,7 +148,8 @@ impl Gguf {
 
     /// Returns the bytes of a tensor, without touching them.
     ///
-    /// Panics if `tensor` is not one of this model's [`tensors`](Self::tensors).
+    /// # Panics
+    /// When `tensor` is not one of this model's [`tensors`](Self::tensors).
     pub fn data(&self, tensor: &TensorInfo) -> TensorData {
         let source = self.inner.sources.get(tensor.shard).expect("the tensor is of this model");
         let start = usize::try_from(tensor.offset).expect("the tensor is of this model");
@@ -156,7 +157,7 @@ impl Gguf {
         TensorData::new(Arc::clone(source), start, bytes)
     }
 
-    /// Returns the layout of the tensors of type Q2_0 (id 42), or `None` if the model has none.
+    /// Returns the layout of the tensors of type `Q2_0` (id 42), or `None` if the model has none.
     ///
     /// The first call reads some blocks of some tensors where the directory alone can't decide. An
     /// error names a tensor and what speaks against each layout; such a model can be shown but not run.

@@ -1,4 +1,4 @@
-//! Which of three layouts the tensors of type id 42 (Q2_0) use in one file.
+//! Which of three layouts the tensors of type id 42 (`Q2_0`) use in one file.
 //!
 //! Invariant: a layout is named only when the evidence fits it and no other; the offsets decide between
 //! groups of 64 and 128, the blocks' scales between the two layouts of 128. It doesn't decode weights.
@@ -8,11 +8,11 @@ use crate::tensor::TensorInfo;
 /// Names a layout of type id 42; codes are two bits, four to a byte, least significant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Q2Layout {
-    /// 64 weights in 18 bytes, the f16 scale first: upstream's Q2_0.
+    /// 64 weights in 18 bytes, the f16 scale first: upstream's `Q2_0`.
     Group64,
     /// 128 weights in 34 bytes, the f16 scale first: the older ternary Bonsai files.
     Group128ScaleFirst,
-    /// 128 weights in 34 bytes, the f16 scale last: OxiBonsai's `TQ2_0_g128`.
+    /// 128 weights in 34 bytes, the f16 scale last: the `TQ2_0_g128` of `OxiBonsai`.
     Group128ScaleLast,
 }
 

@@ -46,6 +46,10 @@ macro_rules! tensor_types {
     };
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the table holds `None` where an id names several layouts"
+)]
 const fn block(elements: u64, bytes: u64) -> Option<Block> {
     Some(Block { elements, bytes })
 }
@@ -114,7 +118,7 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     /// The format of the elements.
     pub kind: TensorType,
-    /// How many bytes the data takes. For an unknown type, and for Q2_0 where its block can't be told,
+    /// How many bytes the data takes. For an unknown type, and for `Q2_0` where its block can't be told,
     /// the distance to the next tensor or to the end of the file, padding included.
     pub bytes: u64,
     /// Where the data starts, from the start of its file.

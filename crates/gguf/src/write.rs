@@ -42,9 +42,11 @@ struct Tensor<'a> {
     data: Data<'a>,
 }
 
+type Producer<'a> = dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a;
+
 enum Data<'a> {
     Whole(Cow<'a, [u8]>),
-    Streamed(Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>),
+    Streamed(Box<Producer<'a>>),
 }
 
 impl fmt::Debug for Data<'_> {
