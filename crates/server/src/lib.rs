@@ -1,1 +1,124 @@
-//! placeholder
+//! The HTTP server: OpenAI-compatible routes over one loaded model.
+//!
+//! HTTP ends at [`toko_engine::Chat`] and [`toko_engine::Params`]; everything behind them is reached through
+//! [`Backend`]. Every answer that is an error is written by one table (`error.rs`), panics and unknown paths included.
+//! The crate reads no environment and no file, chooses no address and no default value: the caller passes them in.
+#![forbid(unsafe_code)]
+
+mod access;
+mod backend;
+mod body;
+mod error;
+mod health;
+mod ids;
+mod openai;
+mod sse;
+mod state;
+mod validate;
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
+
+use crate::error::ApiError;
+use crate::state::{Phase, Shared};
+
+pub use backend::{Backend, Sink};
+pub use state::{Access, Defaults, Limits, Model, State};
+
+/// The value of the `server` header.
+const SERVER: &str = concat!("tokonoma/", env!("CARGO_PKG_VERSION"));
+
+/// Answers requests on `listener` until `shutdown` completes, then lets running answers end.
+///
+/// After `shutdown` no connection is accepted and readiness is withdrawn; answers that still run after
+/// [`Limits::drain`] are cut: streams get an error frame, whole answers a 503. Returns once all connections are
+/// closed, or [`Limits::cut_grace`] after the cut if a client does not take its last bytes. Dropping the future stops
+/// accepting at once.
+pub async fn serve(
+    listener: TcpListener,
+    state: State,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let is_loopback = listener.local_addr()?.ip().is_loopback();
+    let limits = state.limits.clone();
+    let (phase, watched) = watch::channel(Phase::Open);
+    let app = router(Arc::new(Shared { state, phase: watched.clone() }), is_loopback);
+
+    // Small frames must leave at once; a refusal of the option costs latency only.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let stopping = phase.clone();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+        shutdown.await;
+        stopping.send_replace(Phase::Draining);
+    });
+    let mut server = std::pin::pin!(server.into_future());
+
+    let drained = async {
+        state::reached(watched, Phase::Draining).await;
+        tokio::time::sleep(limits.drain).await;
+    };
+    tokio::select! {
+        ended = &mut server => return ended,
+        () = drained => {}
+    }
+    phase.send_replace(Phase::Cut);
+    tokio::time::timeout(limits.cut_grace, server).await.unwrap_or(Ok(()))
+}
+
+/// Lays out the routes and what every request passes through, outermost last.
+fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
+    let request_id = HeaderName::from_static("x-request-id");
+    let router = Router::new()
+        .route("/", get(health::index))
+        .route("/version", get(health::version))
+        .route("/health", get(health::live))
+        .route("/v1/health", get(health::live))
+        .route("/healthz", get(health::live))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/v1/models", get(openai::models::list))
+        .route("/v1/models/{*id}", get(openai::models::retrieve))
+        .route("/v1/chat/completions", post(openai::chat::create))
+        .route("/chat/completions", post(openai::chat::create))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(CatchPanicLayer::custom(error::answer_panic));
+    access::guard(router, &shared.state.access, is_loopback)
+        .layer(middleware::from_fn(sign))
+        .layer(PropagateRequestIdLayer::new(request_id.clone()))
+        .layer(SetRequestIdLayer::new(request_id, ids::RequestIds))
+        .with_state(shared)
+}
+
+async fn unknown_path(uri: Uri) -> ApiError {
+    ApiError::UnknownPath { path: uri.path().to_owned() }
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::WrongMethod { method, path: uri.path().to_owned() }
+}
+
+/// Adds the headers that name the server and the time until the answer began.
+async fn sign(request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::SERVER, HeaderValue::from_static(SERVER));
+    let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    headers.insert("openai-processing-ms", HeaderValue::from(elapsed_ms));
+    response
+}

@@ -1,0 +1,163 @@
+//! Every answer that is an error, in one table: status, type, code and parameter.
+//!
+//! The body is always an OpenAI error object with all four keys, whatever went wrong and wherever. Nothing else in the
+//! crate chooses a status above 299.
+
+use std::any::Any;
+
+use axum::Json;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use toko_engine::Error as EngineError;
+
+/// Why a request gets no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("the request body is not a JSON object: {reason}")]
+    InvalidJson { reason: String },
+    #[error("the request body could not be read: {reason}")]
+    BrokenBody { reason: String },
+    #[error("the request body is larger than {limit_bytes} bytes")]
+    BodyTooLarge { limit_bytes: usize },
+    #[error("the content type must be application/json, not {found}")]
+    MediaType { found: String },
+    #[error("{param} is required")]
+    Missing { param: String },
+    #[error("{param}: {reason}")]
+    InvalidType { param: String, reason: String },
+    #[error("{param}: {reason}")]
+    InvalidValue { param: String, reason: String },
+    #[error("{param}: {reason}")]
+    Unsupported { param: String, reason: String },
+    #[error("the model {asked:?} is not loaded; this server has {loaded:?}")]
+    UnknownModel { asked: String, loaded: String },
+    #[error("there is nothing at {path}")]
+    UnknownPath { path: String },
+    #[error("{path} does not take {method}; the allow header says what it takes")]
+    WrongMethod { method: Method, path: String },
+    #[error("the host {host} is not one of this server's names")]
+    ForeignHost { host: String },
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the engine ended without an answer")]
+    Vanished,
+    #[error("the server met a bug while it answered; the other requests go on")]
+    Panicked,
+}
+
+/// One line of the table.
+struct Row<'a> {
+    status: StatusCode,
+    kind: &'static str,
+    code: &'static str,
+    param: Option<&'a str>,
+    /// Whether and when the official clients should try again; `None` leaves it to the status.
+    retry: Option<Retry>,
+}
+
+/// What a client is told about trying again.
+enum Retry {
+    AfterSeconds(u32),
+    Never,
+}
+
+const INVALID_REQUEST: &str = "invalid_request_error";
+const NOT_FOUND: &str = "not_found_error";
+const SERVER_ERROR: &str = "server_error";
+
+impl<'a> Row<'a> {
+    fn new(status: StatusCode, kind: &'static str, code: &'static str) -> Self {
+        Self { status, kind, code, param: None, retry: None }
+    }
+
+    fn bad_request(code: &'static str, param: &'a str) -> Self {
+        Self { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, code) }
+    }
+}
+
+impl ApiError {
+    /// The table.
+    fn row(&self) -> Row<'_> {
+        use StatusCode as S;
+        match self {
+            Self::InvalidJson { .. } => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "invalid_json"),
+            Self::BrokenBody { .. } => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "invalid_body"),
+            Self::BodyTooLarge { .. } => {
+                Row::new(S::PAYLOAD_TOO_LARGE, INVALID_REQUEST, "request_too_large")
+            }
+            Self::MediaType { .. } => {
+                Row::new(S::UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, "unsupported_media_type")
+            }
+            Self::Missing { param } => Row::bad_request("missing_required_parameter", param),
+            Self::InvalidType { param, .. } => Row::bad_request("invalid_type", param),
+            Self::InvalidValue { param, .. } => Row::bad_request("invalid_value", param),
+            Self::Unsupported { param, .. } => Row::bad_request("unsupported_parameter", param),
+            Self::UnknownModel { .. } => Row {
+                param: Some("model"),
+                ..Row::new(S::NOT_FOUND, INVALID_REQUEST, "model_not_found")
+            },
+            Self::UnknownPath { .. } => Row::new(S::NOT_FOUND, NOT_FOUND, "not_found"),
+            Self::WrongMethod { .. } => {
+                Row::new(S::METHOD_NOT_ALLOWED, NOT_FOUND, "method_not_allowed")
+            }
+            Self::ForeignHost { .. } => {
+                Row::new(S::FORBIDDEN, "permission_error", "host_not_allowed")
+            }
+            Self::ShuttingDown | Self::Engine(EngineError::Closed) => Row {
+                retry: Some(Retry::AfterSeconds(5)),
+                ..Row::new(S::SERVICE_UNAVAILABLE, SERVER_ERROR, "server_shutting_down")
+            },
+            Self::Engine(EngineError::ContextExceeded { .. }) => {
+                Row::bad_request("context_length_exceeded", "messages")
+            }
+            Self::Engine(EngineError::Tokenizer(_) | EngineError::EmptyPrompt) => {
+                Row::bad_request("invalid_value", "messages")
+            }
+            Self::Engine(_) => Row {
+                retry: Some(Retry::Never),
+                ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "engine_error")
+            },
+            Self::Vanished | Self::Panicked => {
+                Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "internal_error")
+            }
+        }
+    }
+
+    /// Returns the error object as it stands in a body or in a frame of a stream.
+    pub(crate) fn object(&self) -> Value {
+        let Row { kind, code, param, .. } = self.row();
+        let mut error =
+            json!({"message": self.to_string(), "type": kind, "param": param, "code": code});
+        if let Self::Engine(EngineError::ContextExceeded { prompt_tokens, context_tokens }) = self {
+            error["n_prompt_tokens"] = json!(prompt_tokens);
+            error["n_ctx"] = json!(context_tokens);
+        }
+        json!({"error": error})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Row { status, retry, .. } = self.row();
+        let mut response = (status, Json(self.object())).into_response();
+        match retry {
+            Some(Retry::AfterSeconds(seconds)) => {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            Some(Retry::Never) => {
+                response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+            }
+            None => {}
+        }
+        response
+    }
+}
+
+/// Answers for a route that panicked; the panic hook has reported where.
+#[expect(clippy::needless_pass_by_value, reason = "the catching layer hands the payload over")]
+pub(crate) fn answer_panic(_payload: Box<dyn Any + Send + 'static>) -> Response {
+    ApiError::Panicked.into_response()
+}

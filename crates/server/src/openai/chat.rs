@@ -1,0 +1,127 @@
+//! `POST /v1/chat/completions`: from bytes to a running request, and its whole answer.
+
+use std::panic;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use toko_engine::{Event, FinishReason, Summary};
+
+use super::request::{self, ChatRequest, Delivery};
+use super::stream::Chunks;
+use crate::backend::{self, Events};
+use crate::error::ApiError;
+use crate::state::Shared;
+use crate::{body, ids, sse};
+
+/// Says which build answered.
+pub(super) const FINGERPRINT: &str = concat!("tokonoma-", env!("CARGO_PKG_VERSION"));
+
+/// What every piece of one answer repeats.
+pub(super) struct Heading {
+    pub(super) id: String,
+    pub(super) created: u64,
+    pub(super) model: String,
+}
+
+/// Answers a conversation, whole or as a stream.
+pub(crate) async fn create(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    if !shared.is_open() {
+        return Err(ApiError::ShuttingDown);
+    }
+    let bytes = body::read(&headers, body, shared.state.limits.body_bytes).await?;
+    let now = SystemTime::now();
+    let starter = Arc::clone(&shared);
+    // Parsing and tokenizing a long conversation takes too long for a thread that serves connections.
+    let started = tokio::task::spawn_blocking(move || start(&starter, &bytes, now)).await;
+    let (delivery, events) = started.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(payload) => panic::resume_unwind(payload),
+        Err(_) => Err(ApiError::ShuttingDown),
+    })?;
+
+    let heading = Heading {
+        id: format!("chatcmpl-{}", ids::unique()),
+        created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        model: shared.state.model.id.clone(),
+    };
+    match delivery {
+        Delivery::Whole => {
+            let (text, summary) = tokio::select! {
+                answer = collect(events) => answer?,
+                () = shared.cut() => return Err(ApiError::ShuttingDown),
+            };
+            Ok(Json(completion(&heading, &text, &summary)).into_response())
+        }
+        Delivery::Stream(usage) => {
+            let chunks = Chunks { heading, usage };
+            Ok(sse::respond(events, chunks, shared.cut(), shared.state.limits.ping_every))
+        }
+    }
+}
+
+/// Takes a request from its bytes to the engine's queue.
+fn start(shared: &Shared, bytes: &[u8], now: SystemTime) -> Result<(Delivery, Events), ApiError> {
+    let request: ChatRequest = body::parse(bytes)?;
+    let accepted = request::accept(request, &shared.state, now)?;
+    let events = backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params)?;
+    Ok((accepted.delivery, events))
+}
+
+/// Waits for the end of the answer.
+async fn collect(mut events: Events) -> Result<(String, Summary), ApiError> {
+    let mut answer = String::new();
+    while let Some(event) = events.recv().await {
+        match event {
+            Event::Prefilled { .. } => {}
+            Event::Text(text) => answer.push_str(&text),
+            Event::Finished(summary) => return Ok((answer, summary)),
+            Event::Failed(error) => return Err(error.into()),
+        }
+    }
+    Err(ApiError::Vanished)
+}
+
+fn completion(heading: &Heading, text: &str, summary: &Summary) -> Value {
+    json!({
+        "id": heading.id,
+        "object": "chat.completion",
+        "created": heading.created,
+        "model": heading.model,
+        "system_fingerprint": FINGERPRINT,
+        "choices": [{
+            "index": 0,
+            "message": {"role": "assistant", "content": text, "refusal": null},
+            "logprobs": null,
+            "finish_reason": finish_reason(summary.reason),
+        }],
+        "usage": usage(summary),
+    })
+}
+
+/// Returns the public word for the end of an answer.
+pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// Returns the account of tokens.
+pub(super) fn usage(summary: &Summary) -> Value {
+    json!({
+        "prompt_tokens": summary.prompt_tokens,
+        "completion_tokens": summary.completion_tokens,
+        "total_tokens": summary.prompt_tokens + summary.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    })
+}

@@ -1,0 +1,52 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::state::{Model, Shared};
+
+/// Lists the one model that is loaded.
+pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [describe(&shared.state.model)]}))
+}
+
+/// Describes the model that `asked` names; names may contain slashes and colons, escaped or not.
+pub(crate) async fn retrieve(
+    State(shared): State<Arc<Shared>>,
+    Path(asked): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let model = &shared.state.model;
+    if model.answers_to(&asked) {
+        Ok(Json(describe(model)))
+    } else {
+        Err(ApiError::UnknownModel { asked, loaded: model.id.clone() })
+    }
+}
+
+/// The public fields, and those that local clients look for beside them.
+fn describe(model: &Model) -> Value {
+    let info = model.backend.info();
+    let created = model.created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    json!({
+        "id": model.id,
+        "object": "model",
+        "created": created,
+        "owned_by": "tokonoma",
+        "aliases": model.aliases,
+        "max_model_len": info.context_tokens,
+        "meta": {
+            "name": info.name,
+            "architecture": info.architecture,
+            "n_params": info.parameters,
+            "size": info.weight_bytes,
+            "n_ctx_train": info.trained_context_tokens,
+            "n_embd": info.embedding_length,
+            "n_vocab": info.vocabulary_tokens,
+        },
+    })
+}

@@ -1,0 +1,121 @@
+//! Server-sent events: turns a request's events into frames of some dialect, with pings in between.
+//!
+//! The head goes out before the first token, so that a client waits for a long prefill with an open stream. Dropping
+//! the stream drops the events and so ends the sequence.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::http::{HeaderValue, header};
+use axum::response::sse::{Event as Frame, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use tokio_stream::Stream;
+use toko_engine::{Event, Summary};
+
+use crate::backend::Events;
+use crate::error::ApiError;
+
+/// Frames that wait to be sent.
+pub(crate) type Frames = VecDeque<Frame>;
+
+/// How one API writes an answer as frames.
+pub(crate) trait Dialect: Send + Unpin + 'static {
+    /// Appends what comes before the first text.
+    fn opening(&self, frames: &mut Frames);
+    /// Appends a piece of the answer.
+    fn text(&self, text: &str, frames: &mut Frames);
+    /// Appends the end of a complete answer.
+    fn finished(&self, summary: &Summary, frames: &mut Frames);
+    /// Appends the end of an answer that cannot go on.
+    fn failed(&self, error: &ApiError, frames: &mut Frames);
+}
+
+/// Answers with the stream of events, written in `dialect`, until they end or `cut` completes.
+pub(crate) fn respond(
+    events: Events,
+    dialect: impl Dialect,
+    cut: impl Future<Output = ()> + Send + 'static,
+    ping_every: Duration,
+) -> Response {
+    let mut waiting = Frames::new();
+    dialect.opening(&mut waiting);
+    let relay = Relay { events: Some(events), dialect, cut: Box::pin(cut), waiting };
+    let mut response =
+        Sse::new(relay).keep_alive(KeepAlive::new().interval(ping_every)).into_response();
+    let headers = response.headers_mut();
+    headers
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Asks nginx not to hold frames back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// A stream of frames over a channel of events.
+struct Relay<D> {
+    /// `None` once the last event was seen.
+    events: Option<Events>,
+    dialect: D,
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+    waiting: Frames,
+}
+
+impl<D: Dialect> Relay<D> {
+    /// Waits for the next event and appends its frames.
+    fn poll_event(&mut self, events: &mut Events, context: &mut Context<'_>) -> Poll<Step> {
+        let event = match events.poll_recv(context) {
+            Poll::Ready(event) => event,
+            Poll::Pending => {
+                std::task::ready!(self.cut.as_mut().poll(context));
+                self.dialect.failed(&ApiError::ShuttingDown, &mut self.waiting);
+                return Poll::Ready(Step::Last);
+            }
+        };
+        Poll::Ready(match event {
+            Some(Event::Prefilled { .. }) => Step::More,
+            Some(Event::Text(text)) => {
+                self.dialect.text(&text, &mut self.waiting);
+                Step::More
+            }
+            Some(Event::Finished(summary)) => {
+                self.dialect.finished(&summary, &mut self.waiting);
+                Step::Last
+            }
+            Some(Event::Failed(error)) => {
+                self.dialect.failed(&ApiError::Engine(error), &mut self.waiting);
+                Step::Last
+            }
+            None => {
+                self.dialect.failed(&ApiError::Vanished, &mut self.waiting);
+                Step::Last
+            }
+        })
+    }
+}
+
+/// Whether further events can follow.
+enum Step {
+    More,
+    Last,
+}
+
+impl<D: Dialect> Stream for Relay<D> {
+    type Item = Result<Frame, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(frame) = self.waiting.pop_front() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            let Some(mut events) = self.events.take() else { return Poll::Ready(None) };
+            let polled = self.poll_event(&mut events, context);
+            if !matches!(polled, Poll::Ready(Step::Last)) {
+                self.events = Some(events);
+            }
+            std::task::ready!(polled);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Rules for single fields: each returns the value, or an error that names the field and what it may be.
+//!
+//! Knows no dialect: the routes say which field has which rule.
+
+use std::fmt::Display;
+use std::ops::RangeBounds;
+
+use serde_json::Value;
+
+use crate::error::ApiError;
+
+/// Returns a number that lies in `range`; `words` says the range to people.
+pub(crate) fn within<T: PartialOrd + Display + Copy>(
+    param: &str,
+    value: Option<T>,
+    range: &impl RangeBounds<T>,
+    words: &str,
+) -> Result<Option<T>, ApiError> {
+    match value {
+        Some(number) if !range.contains(&number) => {
+            Err(invalid(param, format!("must be {words}, got {number}")))
+        }
+        _ => Ok(value),
+    }
+}
+
+/// Returns a count of at least `least`.
+pub(crate) fn at_least(
+    param: &str,
+    value: Option<i64>,
+    least: usize,
+) -> Result<Option<usize>, ApiError> {
+    let Some(number) = value else { return Ok(None) };
+    match usize::try_from(number) {
+        Ok(count) if count >= least => Ok(Some(count)),
+        _ => Err(invalid(param, format!("must be at least {least}, got {number}"))),
+    }
+}
+
+/// Refuses a field whose value would change the answer in a way that is not implemented.
+///
+/// `false`, 0, `""`, `[]` and `{}` ask for nothing and pass.
+pub(crate) fn off(param: &str, value: Option<&Value>) -> Result<(), ApiError> {
+    let asks_for_nothing = match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Bool(is_on)) => !is_on,
+        Some(Value::Number(number)) => number.as_f64() == Some(0.0),
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(fields)) => fields.is_empty(),
+    };
+    if asks_for_nothing {
+        Ok(())
+    } else {
+        Err(unsupported(param, "is not supported by this server"))
+    }
+}
+
+/// Makes the error for a value that a field cannot have.
+pub(crate) fn invalid(param: impl Into<String>, reason: impl Into<String>) -> ApiError {
+    ApiError::InvalidValue { param: param.into(), reason: reason.into() }
+}
+
+/// Makes the error for a field that asks for something this server does not do.
+pub(crate) fn unsupported(param: impl Into<String>, reason: impl Into<String>) -> ApiError {
+    ApiError::Unsupported { param: param.into(), reason: reason.into() }
+}
