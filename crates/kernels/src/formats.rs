@@ -23,6 +23,10 @@
 pub(crate) mod float;
 pub(crate) mod reference;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
 
 mod k_scales;
 mod q1_0;
@@ -89,8 +93,8 @@ trait StepBytes: Sized {
     /// Returns the whole steps of a row and the rest.
     fn split(row: &[u8]) -> (&[Self], &[u8]);
 
-    /// Returns the rest of a row as a step of its own, or `None` if nothing is left.
-    fn padded(rest: &[u8]) -> Option<Self>;
+    /// Returns the rest of a row with zeros behind it.
+    fn padded(rest: &[u8]) -> Self;
 }
 
 impl<const N: usize> StepBytes for [u8; N] {
@@ -100,10 +104,10 @@ impl<const N: usize> StepBytes for [u8; N] {
         row.as_chunks()
     }
 
-    fn padded(rest: &[u8]) -> Option<Self> {
+    fn padded(rest: &[u8]) -> Self {
         let mut step = [0; N];
         step[..rest.len()].copy_from_slice(rest);
-        (!rest.is_empty()).then_some(step)
+        step
     }
 }
 
@@ -215,4 +219,3 @@ fn f16_at(bytes: &[u8], at: usize) -> f32 {
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("fields lie inside their step")
 }
-

@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
-/// Proof that the machine has AVX-512 F, BW, VL, DQ and VNNI, besides AVX2 and F16C.
+/// Proof that the machine has AVX-512 F, BW, DQ, VL and VNNI, and with them AVX2, F16C and FMA.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
@@ -114,6 +114,7 @@ impl Avx2 {
 impl Avx512 {
     fn detect() -> Option<Self> {
         (Avx2::detect().is_some()
+            && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
@@ -125,7 +126,7 @@ impl Avx512 {
     #[inline]
     #[expect(unsafe_code, reason = "the call into code compiled for detected features")]
     fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
-        #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
         fn compiled<R>(body: impl FnOnce() -> R) -> R {
             body()
         }

@@ -86,7 +86,12 @@ impl Kernel {
     pub fn new(format: Format, tier: Tier) -> Self {
         let code = match tier {
             Tier::Reference => Code::Reference(crate::formats::reference::tile_fn(format)),
-            _ => Code::Reference(crate::formats::reference::tile_fn(format)),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2(isa) => Code::Avx2(isa, crate::formats::avx2::tile_fn(format)),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(isa) => Code::Avx512(isa, crate::formats::avx512::tile_fn(format)),
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon(isa) => Code::Neon(isa, crate::formats::neon::tile_fn(format)),
         };
         Self { format, code }
     }

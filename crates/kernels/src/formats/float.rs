@@ -4,6 +4,10 @@
 //! added; lanes l and l + 16 are added, then the 16 as a tree. A short last 32 is filled up with
 //! zeros, which add +0 to sums that are never −0.
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
 
 use half::{bf16, f16};
 
@@ -54,7 +58,11 @@ pub(super) fn dequantize<E: Element>(row: &[u8], out: &mut [f32]) {
 
 /// Stores weights.
 pub(super) fn quantize<E: Element>(weights: &[f32], out: &mut [u8]) {
-    assert_eq!(Some(out.len()), weights.len().checked_mul(E::BYTES), "there are bytes for each weight");
+    assert_eq!(
+        Some(out.len()),
+        weights.len().checked_mul(E::BYTES),
+        "there are bytes for each weight"
+    );
     for (bytes, &weight) in out.chunks_exact_mut(E::BYTES).zip(weights) {
         E::write(weight, bytes);
     }
@@ -72,4 +80,10 @@ pub(super) fn tile<E: Element>((): (), tile: &Tile<'_>, products: &mut Products)
             *product = sum16(std::array::from_fn(|l| acc[l] + acc[l + 16]));
         }
     }
+}
+
+/// Returns the rest of a row with zeros behind it.
+#[cfg(target_arch = "x86_64")]
+fn filled_up<T: Copy + Default, const N: usize>(rest: &[T]) -> [T; N] {
+    std::array::from_fn(|i| rest.get(i).copied().unwrap_or_default())
 }

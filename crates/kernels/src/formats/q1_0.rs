@@ -1,6 +1,10 @@
 //! Q1_0: blocks of 128 weights, `d` (half), then 128 bits, the lowest of each byte first; 1 is +d,
 //! 0 is −d.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, f16_at, put_f16, quantize_blocks};
 use crate::format::Format;

@@ -1,6 +1,10 @@
 //! Q4_0: blocks of 32 weights, `d` (half), 16 bytes with weight m in the low half of byte m and
 //! weight 16 + m in the high half; a weight is d · (code − 8).
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks};
 use crate::format::Format;

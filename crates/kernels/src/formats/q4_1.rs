@@ -1,6 +1,10 @@
 //! Q4_1: blocks of 32 weights, `d` and `m` (halves), 16 bytes with weight i in the low half of byte
 //! i and weight 16 + i in the high half; a weight is d · code + m.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, f16_at, inverse, put_f16, quantize_blocks};
 use crate::format::Format;

@@ -3,6 +3,10 @@
 //!
 //! Invariant: each 32 code bytes hold 64 weights, the first 32 in their low halves.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, k_scales};
 use crate::format::Format;

@@ -4,6 +4,10 @@
 //! Invariant: each 128 weights have 64 low bytes, whose low halves are the first 64 weights, and 32
 //! high bytes, byte m having weight 32·n + m in bits 2n and 2n + 1.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, f16_at};
 use crate::format::Format;

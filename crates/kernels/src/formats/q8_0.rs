@@ -1,5 +1,9 @@
 //! Q8_0: blocks of 32 weights, `d` (half), 32 signed bytes; a weight is d · code.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks};
 use crate::format::Format;

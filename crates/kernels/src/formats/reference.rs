@@ -47,9 +47,14 @@ fn tile<L: Layout>((): (), tile: &Tile<'_>, products: &mut Products) {
 }
 
 fn for_each_step<L: Layout>(row: &[u8], mut f: impl FnMut(&L::Step)) {
+    const {
+        let block = (L::FORMAT.block_elements(), L::FORMAT.block_bytes());
+        assert!(L::Step::LEN * block.0 == L::STEP * block.1, "a step is whole blocks");
+    };
     let (steps, rest) = L::Step::split(row);
-    for step in steps.iter().chain(&L::Step::padded(rest)) {
-        f(step);
+    steps.iter().for_each(&mut f);
+    if !rest.is_empty() {
+        f(&L::Step::padded(rest));
     }
 }
 

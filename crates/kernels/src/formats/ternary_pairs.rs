@@ -4,9 +4,7 @@
 //! Invariant: Q2_0 has `d` (half) first and codes 0 to 3 for −d, 0, d, 2d; TQ2_0 of 128 has `d`
 //! last and code 3 for 0.
 
-use super::{
-    Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks, ternary,
-};
+use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks, ternary};
 use crate::format::Format;
 
 pub(super) struct Q2_0;

@@ -3,6 +3,10 @@
 //!
 //! Invariant: each 32 bytes hold 128 weights, byte m having weight 32·n + m in bits 2n and 2n + 1.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks, ternary};
 use crate::format::Format;

@@ -1,0 +1,120 @@
+//! Float weights on AVX-512: 32 lanes are two vectors.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::x86_64::{
+    __m512, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+    _mm512_loadu_ps, _mm512_mul_ps, _mm512_setzero_ps, _mm512_slli_epi32,
+};
+use std::array::from_fn;
+
+use half::{bf16, f16};
+
+use super::{Element, LANES, filled_up};
+use crate::formats::avx512::{load_32, prefetch, sum16};
+use crate::isa::Avx512;
+use crate::kernel::{Products, Tile};
+
+/// Reads stored floats into a vector; callers have the features of [`Avx512`].
+pub(in crate::formats) trait Load: Element {
+    /// Reads the 16 floats that start at element `at`.
+    unsafe fn load(bytes: &[u8], at: usize) -> __m512;
+}
+
+impl Load for f32 {
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn load(bytes: &[u8], at: usize) -> __m512 {
+        let bytes: &[u8; 64] = crate::formats::array_at(bytes, at * 4);
+        // SAFETY: the array has the 64 bytes that are read.
+        unsafe { _mm512_loadu_ps(bytes.as_ptr().cast()) }
+    }
+}
+
+impl Load for f16 {
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn load(bytes: &[u8], at: usize) -> __m512 {
+        _mm512_cvtph_ps(load_32(bytes, at * 2))
+    }
+}
+
+impl Load for bf16 {
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline]
+    unsafe fn load(bytes: &[u8], at: usize) -> __m512 {
+        let words = _mm512_cvtepu16_epi32(load_32(bytes, at * 2));
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+    }
+}
+
+/// Computes a tile.
+pub(in crate::formats) fn tile<E: Load>(_: Avx512, tile: &Tile<'_>, products: &mut Products) {
+    // SAFETY: the token proves that the machine has every feature these functions enable.
+    unsafe {
+        match tile.tokens {
+            1 => blocks::<E, 4, 1>(tile, products),
+            2 => blocks::<E, 2, 2>(tile, products),
+            _ => blocks::<E, 2, 4>(tile, products),
+        }
+    }
+}
+
+/// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
+    for row in (0..tile.rows()).step_by(R) {
+        let rows = from_fn(|r| tile.row(row + r));
+        for token in (0..tile.tokens).step_by(B) {
+            let dots = dots::<E, R, B>(rows, from_fn(|b| tile.token_values(token + b)));
+            for (products, dots) in products[row..].iter_mut().zip(dots) {
+                products[token..token + B].copy_from_slice(&dots);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn dots<E: Load, const R: usize, const B: usize>(
+    rows: [&[u8]; R],
+    tokens: [&[f32]; B],
+) -> [[f32; B]; R] {
+    let mut acc = [[[_mm512_setzero_ps(); 2]; B]; R];
+    let whole = tokens[0].len() / LANES;
+    let mut add = |rows: [&[u8]; R], tokens: [&[f32]; B], at: usize| {
+        for half in 0..2 {
+            let at = at + half * 16;
+            // SAFETY: this function has the features that `Load` asks of its callers.
+            let w: [__m512; R] = from_fn(|r| unsafe { E::load(rows[r], at) });
+            for b in 0..B {
+                let x = load_floats(tokens[b][at..].first_chunk().expect("lanes lie in a row"));
+                for r in 0..R {
+                    acc[r][b][half] = _mm512_add_ps(acc[r][b][half], _mm512_mul_ps(w[r], x));
+                }
+            }
+        }
+    };
+    for step in 0..whole {
+        for row in rows {
+            prefetch(&row[step * LANES * E::BYTES]);
+        }
+        add(rows, tokens, step * LANES);
+    }
+    if !tokens[0].len().is_multiple_of(LANES) {
+        let rows = rows.map(|row| filled_up::<u8, { LANES * 4 }>(&row[whole * LANES * E::BYTES..]));
+        let tokens = tokens.map(|x| filled_up::<f32, LANES>(&x[whole * LANES..]));
+        add(from_fn(|r| &rows[r][..]), from_fn(|b| &tokens[b][..]), 0);
+    }
+    acc.map(|acc| acc.map(|[low, high]| sum16(_mm512_add_ps(low, high))))
+}
+
+/// Reads 16 floats.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn load_floats(floats: &[f32; 16]) -> __m512 {
+    // SAFETY: the array has the sixteen floats that are read.
+    unsafe { _mm512_loadu_ps(floats.as_ptr()) }
+}

@@ -1,0 +1,38 @@
+//! Q4_0 on AVX2: 16 bytes widened to 16 bits hold both halves of a unit.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::x86_64::{
+    __m256, __m256i, _mm256_and_si256, _mm256_cvtepu8_epi16, _mm256_set1_epi16, _mm256_srli_epi16,
+    _mm256_sub_epi16,
+};
+
+use super::Q4_0;
+use crate::formats::Decoded;
+use crate::formats::avx2::{Unpack, four_scales, load_16};
+
+impl Unpack for Q4_0 {
+    type View = [u8; 72];
+
+    #[inline]
+    unsafe fn view<'a>(step: &'a [u8; 72], _: &'a mut Decoded) -> &'a [u8; 72] {
+        step
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn scales(step: &[u8; 72]) -> [__m256; 2] {
+        four_scales(step, 0, 18)
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn codes(step: &[u8; 72], unit: usize) -> [__m256i; 2] {
+        let words = _mm256_cvtepu8_epi16(load_16(step, 18 * unit + 2));
+        let low = _mm256_and_si256(words, _mm256_set1_epi16(15));
+        [low, _mm256_srli_epi16::<4>(words)]
+            .map(|codes| _mm256_sub_epi16(codes, _mm256_set1_epi16(8)))
+    }
+}

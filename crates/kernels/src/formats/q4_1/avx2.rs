@@ -1,0 +1,43 @@
+//! Q4_1 on AVX2: 16 bytes widened to 16 bits hold both halves of a unit.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::x86_64::{
+    __m256, __m256i, _mm256_and_si256, _mm256_cvtepu8_epi16, _mm256_set1_epi16, _mm256_set1_ps,
+    _mm256_srli_epi16, _mm256_xor_ps,
+};
+
+use super::Q4_1;
+use crate::formats::Decoded;
+use crate::formats::avx2::{Unpack, four_scales, load_16};
+
+impl Unpack for Q4_1 {
+    type View = [u8; 80];
+
+    #[inline]
+    unsafe fn view<'a>(step: &'a [u8; 80], _: &'a mut Decoded) -> &'a [u8; 80] {
+        step
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn scales(step: &[u8; 80]) -> [__m256; 2] {
+        four_scales(step, 0, 20)
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn mins(step: &[u8; 80]) -> [__m256; 2] {
+        four_scales(step, 2, 20).map(|mins| _mm256_xor_ps(mins, _mm256_set1_ps(-0.0)))
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn codes(step: &[u8; 80], unit: usize) -> [__m256i; 2] {
+        let words = _mm256_cvtepu8_epi16(load_16(step, 20 * unit + 4));
+        let low = _mm256_and_si256(words, _mm256_set1_epi16(15));
+        [low, _mm256_srli_epi16::<4>(words)]
+    }
+}

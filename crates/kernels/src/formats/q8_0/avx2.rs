@@ -1,0 +1,32 @@
+//! Q8_0 on AVX2: 16 bytes widened to 16 bits at a time.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::x86_64::{__m256, __m256i, _mm256_cvtepi8_epi16};
+
+use super::Q8_0;
+use crate::formats::Decoded;
+use crate::formats::avx2::{Unpack, four_scales, load_16};
+
+impl Unpack for Q8_0 {
+    type View = [u8; 136];
+
+    #[inline]
+    unsafe fn view<'a>(step: &'a [u8; 136], _: &'a mut Decoded) -> &'a [u8; 136] {
+        step
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn scales(step: &[u8; 136]) -> [__m256; 2] {
+        four_scales(step, 0, 34)
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    #[inline]
+    unsafe fn codes(step: &[u8; 136], unit: usize) -> [__m256i; 2] {
+        [2, 18].map(|half| _mm256_cvtepi8_epi16(load_16(step, 34 * unit + half)))
+    }
+}
