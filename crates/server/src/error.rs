@@ -157,7 +157,6 @@ impl IntoResponse for ApiError {
 }
 
 /// Answers for a route that panicked; the panic hook has reported where.
-#[expect(clippy::needless_pass_by_value, reason = "the catching layer hands the payload over")]
 pub(crate) fn answer_panic(_payload: Box<dyn Any + Send + 'static>) -> Response {
     ApiError::Panicked.into_response()
 }

@@ -40,9 +40,9 @@ pub(crate) async fn create(
     }
     let bytes = body::read(&headers, body, shared.state.limits.body_bytes).await?;
     let now = SystemTime::now();
-    let starter = Arc::clone(&shared);
+    let queue = Arc::clone(&shared);
     // Parsing and tokenizing a long conversation takes too long for a thread that serves connections.
-    let started = tokio::task::spawn_blocking(move || start(&starter, &bytes, now)).await;
+    let started = tokio::task::spawn_blocking(move || start(&queue, &bytes, now)).await;
     let (delivery, events) = started.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(payload) => panic::resume_unwind(payload),
         Err(_) => Err(ApiError::ShuttingDown),

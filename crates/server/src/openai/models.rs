@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::Uri;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -15,11 +17,14 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({"object": "list", "data": [describe(&shared.state.model)]}))
 }
 
-/// Describes the model that `asked` names; names may contain slashes and colons, escaped or not.
+/// Describes the model that the path names; names may contain slashes and colons, escaped or not.
 pub(crate) async fn retrieve(
     State(shared): State<Arc<Shared>>,
-    Path(asked): Path<String>,
+    asked: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
+    // An escape that is no UTF-8 names nothing.
+    let Path(asked) = asked.map_err(|_| ApiError::UnknownPath { path: uri.path().to_owned() })?;
     let model = &shared.state.model;
     if model.answers_to(&asked) {
         Ok(Json(describe(model)))

@@ -1,0 +1,185 @@
+//! An engine that says what a test wrote down, and a server around it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use toko_engine::{Chat, Error, Event, FinishReason, ModelInfo, Params, Sampling, Summary};
+use toko_server::{Access, Backend, Defaults, Limits, Model, Sink, State, serve};
+
+/// What the engine does with each request.
+type Script = Box<dyn Fn(Sink) -> Result<(), Error> + Send + Sync>;
+
+/// An engine with a script, which remembers what it was asked.
+pub(crate) struct Fake {
+    info: ModelInfo,
+    script: Script,
+    asked: Mutex<Vec<(Chat, Params)>>,
+}
+
+impl Fake {
+    pub(crate) fn new(script: impl Fn(Sink) -> Result<(), Error> + Send + Sync + 'static) -> Self {
+        let info = ModelInfo {
+            name: "Scripted".to_owned(),
+            architecture: "qwen3".to_owned(),
+            parameters: 1000,
+            weight_bytes: 500,
+            context_tokens: 64,
+            trained_context_tokens: 128,
+            embedding_length: 8,
+            vocabulary_tokens: 300,
+            tier: "scalar",
+            threads: 1,
+        };
+        Self { info, script: Box::new(script), asked: Mutex::new(Vec::new()) }
+    }
+
+    /// Answers with the texts, one event each, from a thread of its own.
+    pub(crate) fn saying(texts: &'static [&'static str]) -> Self {
+        Self::new(move |mut sink| {
+            thread::spawn(move || {
+                for text in texts {
+                    if sink(Event::Text((*text).to_owned())).is_break() {
+                        return;
+                    }
+                }
+                tell(&mut sink, Event::Finished(summary()));
+            });
+            Ok(())
+        })
+    }
+
+    /// Works without end; `given_up` learns that nobody waits any more.
+    pub(crate) fn endless(given_up: oneshot::Sender<()>) -> Self {
+        let given_up = Mutex::new(Some(given_up));
+        Self::new(move |mut sink| {
+            let given_up = given_up.lock().unwrap().take().expect("one request");
+            thread::spawn(move || {
+                while sink(Event::Prefilled { tokens: 1 }).is_continue() {
+                    thread::yield_now();
+                }
+                given_up.send(()).unwrap();
+            });
+            Ok(())
+        })
+    }
+
+    /// Returns the only conversation that was asked for.
+    pub(crate) fn asked(&self) -> (Chat, Params) {
+        let mut asked = self.asked.lock().unwrap();
+        assert_eq!(asked.len(), 1);
+        asked.remove(0)
+    }
+
+    pub(crate) fn was_asked(&self) -> bool {
+        !self.asked.lock().unwrap().is_empty()
+    }
+}
+
+impl Backend for Fake {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
+        self.asked.lock().unwrap().push((chat.clone(), params));
+        (self.script)(sink)
+    }
+}
+
+/// Says one thing and returns whether more is wanted, which a script need not heed.
+pub(crate) fn tell(sink: &mut Sink, event: Event) -> bool {
+    sink(event).is_continue()
+}
+
+/// The account that scripted answers end with.
+pub(crate) fn summary() -> Summary {
+    Summary {
+        reason: FinishReason::Stop,
+        prompt_tokens: 9,
+        completion_tokens: 4,
+        prefill: Duration::from_millis(5),
+        decode: Duration::from_millis(7),
+    }
+}
+
+/// Defaults that differ from each other and from every value that the tests ask for.
+pub(crate) fn sampling() -> Sampling {
+    Sampling {
+        temperature: 0.61,
+        top_k: 31,
+        top_p: 0.91,
+        min_p: 0.03,
+        repeat_penalty: 1.07,
+        frequency_penalty: 0.11,
+        presence_penalty: 0.13,
+        penalty_window_tokens: 17,
+        seed: Some(5),
+    }
+}
+
+/// A running server; dropping it ends it with the test's runtime.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<io::Result<()>>,
+}
+
+impl Server {
+    /// Starts a server around an engine, with limits that no test meets by chance.
+    pub(crate) async fn start(backend: Arc<dyn Backend>) -> Self {
+        Self::start_with(backend, |_| {}).await
+    }
+
+    pub(crate) async fn saying(texts: &'static [&'static str]) -> Self {
+        Self::start(Arc::new(Fake::saying(texts))).await
+    }
+
+    pub(crate) async fn start_with(
+        backend: Arc<dyn Backend>,
+        change: impl FnOnce(&mut State),
+    ) -> Self {
+        let mut state = State {
+            model: Model {
+                id: "org/model:q1".to_owned(),
+                aliases: vec!["model-q1".to_owned()],
+                created: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+                backend,
+            },
+            defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
+            limits: Limits {
+                body_bytes: 1 << 20,
+                ping_every: Duration::from_hours(1),
+                drain: Duration::from_hours(1),
+                cut_grace: Duration::from_hours(1),
+            },
+            access: Access { origins: Vec::new(), hosts: Vec::new() },
+        };
+        change(&mut state);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let ended = tokio::spawn(serve(listener, state, async move { drop(stopped.await) }));
+        Self { address, stop, ended }
+    }
+
+    /// Begins the shutdown and returns the server's end.
+    pub(crate) fn stop(self) -> JoinHandle<io::Result<()>> {
+        self.stop.send(()).unwrap();
+        self.ended
+    }
+}
+
+/// The smallest request with the fields laid over it; `null` stays in it.
+pub(crate) fn ask(fields: Value) -> Value {
+    let mut request = json!({"model": "default", "messages": [{"role": "user", "content": "Hi"}]});
+    let Value::Object(fields) = fields else { panic!("fields are an object") };
+    request.as_object_mut().unwrap().extend(fields);
+    request
+}

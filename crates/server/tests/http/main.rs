@@ -1,0 +1,13 @@
+//! The server's promises, checked through real sockets: with a scripted engine, and with the real one where the
+//! promise is about both.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "clippy does not take these helpers for tests")]
+
+mod access;
+mod chat;
+mod client;
+mod errors;
+mod fake;
+mod lifecycle;
+mod models;
+mod stream;
