@@ -49,7 +49,8 @@ impl Group {
             let [low, high, ..] = (value * inverse + ROUNDING).to_le_bytes();
             *code = i16::from_le_bytes([low, high]);
         }
-        for (sum, codes) in self.sums.iter_mut().zip(self.codes.as_flattened().as_chunks::<16>().0) {
+        for (sum, codes) in self.sums.iter_mut().zip(self.codes.as_flattened().as_chunks::<16>().0)
+        {
             let exact: i32 = codes.iter().map(|&code| i32::from(code)).sum();
             #[expect(clippy::cast_precision_loss, reason = "at most 16 · 32512, below 2^24")]
             let exact = exact as f32;

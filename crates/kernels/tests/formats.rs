@@ -74,7 +74,10 @@ fn bytes_that_are_not_rows_of_whole_blocks_are_refused() {
         assert!(Weights::new(kernel, &data, 3, cols).is_none(), "{format}: a row too few");
         assert!(Weights::new(kernel, &[], 2, 0).is_none(), "{format}: rows of nothing");
         assert!(Weights::new(kernel, &data, usize::MAX, cols).is_none(), "{format}: an overflow");
-        assert!(Weights::new(kernel, &data, 2, usize::MAX - 255).is_none(), "{format}: cols overflow");
+        assert!(
+            Weights::new(kernel, &data, 2, usize::MAX - 255).is_none(),
+            "{format}: cols overflow"
+        );
         if format.block_elements() > 1 {
             assert!(Weights::new(kernel, &data, 2, cols - 1).is_none(), "{format}: half a block");
         }
