@@ -6,14 +6,13 @@
 use crate::exp::exp;
 use crate::isa::Tier;
 
-/// Writes `silu(gate) · up` to `out`, where silu(g) = g / (1 + exp(−g)).
+/// Replaces `gate` by `silu(gate) · up`, where silu(g) = g / (1 + exp(−g)).
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn swiglu(tier: Tier, gate: &[f32], up: &[f32], out: &mut [f32]) {
+pub fn swiglu_in_place(tier: Tier, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "one gate per value");
-    assert_eq!(gate.len(), out.len(), "one output per value");
-    tier.vectorize(|| gate_all(gate, up, out));
+    tier.vectorize(|| gate_all(gate, up));
 }
 
 /// Adds `y` to `x`.
@@ -27,9 +26,9 @@ pub fn add_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn gate_all(gate: &[f32], up: &[f32], out: &mut [f32]) {
-    for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = gate / (1.0 + exp(-gate)) * up;
+fn gate_all(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = *gate / (1.0 + exp(-*gate)) * up;
     }
 }
 
