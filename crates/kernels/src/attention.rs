@@ -10,6 +10,7 @@ use half::f16;
 
 use crate::convert::Stored;
 use crate::isa::Tier;
+use crate::isa::tiered::tiered;
 use crate::lanes::sum16;
 use crate::softmax::softmax;
 
@@ -71,12 +72,8 @@ pub fn attend<'a>(
     for_each_page(pages.clone(), head_dim, positions, |page, at, count| {
         let shape = Shape { head_dim, positions, at, count };
         match page {
-            KvSlice::F16 { keys, .. } => {
-                tier.vectorize(|| score_page(queries, keys, scale, shape, scores));
-            }
-            KvSlice::F32 { keys, .. } => {
-                tier.vectorize(|| score_page(queries, keys, scale, shape, scores));
-            }
+            KvSlice::F16 { keys, .. } => score_f16(tier, queries, keys, scale, shape, scores),
+            KvSlice::F32 { keys, .. } => score_f32(tier, queries, keys, scale, shape, scores),
         }
     });
     for scores in scores.chunks_exact_mut(positions) {
@@ -86,12 +83,8 @@ pub fn attend<'a>(
     for_each_page(pages, head_dim, positions, |page, at, count| {
         let shape = Shape { head_dim, positions, at, count };
         match page {
-            KvSlice::F16 { values, .. } => {
-                tier.vectorize(|| mix_page(scores, values, shape, out));
-            }
-            KvSlice::F32 { values, .. } => {
-                tier.vectorize(|| mix_page(scores, values, shape, out));
-            }
+            KvSlice::F16 { values, .. } => mix_f16(tier, scores, values, shape, out),
+            KvSlice::F32 { values, .. } => mix_f32(tier, scores, values, shape, out),
         }
     });
 }
@@ -131,6 +124,15 @@ fn for_each_page<'a>(
     }
     assert_eq!(at, positions, "the pages hold fewer positions than asked for");
 }
+
+tiered!(fn score_f16(q: &[f32], keys: &[f16], scale: f32, shape: Shape, scores: &mut [f32])
+    = score_page::<f16>);
+tiered!(fn score_f32(q: &[f32], keys: &[f32], scale: f32, shape: Shape, scores: &mut [f32])
+    = score_page::<f32>);
+tiered!(fn mix_f16(scores: &[f32], values: &[f16], shape: Shape, out: &mut [f32])
+    = mix_page::<f16>);
+tiered!(fn mix_f32(scores: &[f32], values: &[f32], shape: Shape, out: &mut [f32])
+    = mix_page::<f32>);
 
 /// Writes the scores of one page for all query heads, up to four of them per pass over the keys.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]

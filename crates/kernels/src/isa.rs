@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+pub(crate) mod tiered;
+
 /// Proof that the machine has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +69,6 @@ impl Tier {
             Self::Neon(_) => "neon",
         }
     }
-
-    /// Runs `body` compiled for this tier: plain Rust loops inlined into it become vector code.
-    ///
-    /// Callees must be `#[inline(always)]` to be compiled for the tier as well. Rust never
-    /// contracts or reorders float operations, so the result has the same bits on every tier.
-    #[inline]
-    pub(crate) fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
-        match self {
-            Self::Reference => body(),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(isa) => isa.vectorize(body),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(isa) => isa.vectorize(body),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(_) => body(), // NEON is part of the 64-bit Arm baseline.
-        }
-    }
 }
 
 impl fmt::Display for Tier {
@@ -96,17 +81,6 @@ impl fmt::Display for Tier {
 impl Avx2 {
     fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
-    }
-
-    #[inline]
-    #[expect(unsafe_code, reason = "the call into code compiled for detected features")]
-    fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
-        #[target_feature(enable = "avx2,f16c")]
-        fn compiled<R>(body: impl FnOnce() -> R) -> R {
-            body()
-        }
-        // SAFETY: `self` exists, so `Avx2::detect` found every feature `compiled` enables.
-        unsafe { compiled(body) }
     }
 }
 
@@ -121,17 +95,6 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni"))
         .then_some(Self(()))
-    }
-
-    #[inline]
-    #[expect(unsafe_code, reason = "the call into code compiled for detected features")]
-    fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
-        #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-        fn compiled<R>(body: impl FnOnce() -> R) -> R {
-            body()
-        }
-        // SAFETY: `self` exists, so `Avx512::detect` found every feature `compiled` enables.
-        unsafe { compiled(body) }
     }
 }
 

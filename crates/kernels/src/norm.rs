@@ -4,6 +4,7 @@
 //! result depends on that row alone. Knows nothing about where the rows come from.
 
 use crate::isa::Tier;
+use crate::isa::tiered::tiered;
 use crate::lanes::sum16;
 
 const LANES: usize = 32;
@@ -17,7 +18,7 @@ const LANES: usize = 32;
 pub fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     check_rows(x.len(), weight.len());
     assert_eq!(x.len(), out.len(), "one output per input");
-    tier.vectorize(|| rows(x, weight, eps, out));
+    norm(tier, x, weight, eps, out);
 }
 
 /// Does the same in place, as the per-head normalization of queries and keys does.
@@ -26,12 +27,15 @@ pub fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]
 /// If `x` is not made of whole rows of `weight.len()`.
 pub fn rms_norm_in_place(tier: Tier, x: &mut [f32], weight: &[f32], eps: f32) {
     check_rows(x.len(), weight.len());
-    tier.vectorize(|| rows_in_place(x, weight, eps));
+    norm_in_place(tier, x, weight, eps);
 }
 
 fn check_rows(len: usize, width: usize) {
     assert!(width > 0 && len.is_multiple_of(width), "{len} values are no whole rows of {width}");
 }
+
+tiered!(fn norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rows);
+tiered!(fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = rows_in_place);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]

@@ -6,6 +6,7 @@
 //! formats share one quantization. Knows no weights.
 
 use crate::isa::Tier;
+use crate::isa::tiered::tiered;
 use crate::pool::Pool;
 
 /// Values that share one scale.
@@ -33,6 +34,7 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) const ZERO: Self = Self { codes: [[0; 32]; 4], sums: [0.0; 8], scale: 0.0 };
 
+    #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
     #[inline(always)]
     fn quantize(&mut self, values: &[f32; GROUP]) {
         let magnitude = values.iter().fold(0, |max, v| max.max(v.to_bits() & (u32::MAX >> 1)));
@@ -113,19 +115,21 @@ impl Quantized {
     }
 }
 
-fn quantize_rows(tier: Tier, values: &[f32], cols: usize, groups: &mut [Group]) {
-    tier.vectorize(|| {
-        let rows = groups.chunks_exact_mut(cols.div_ceil(GROUP));
-        for (row, groups) in values.chunks_exact(cols).zip(rows) {
-            let (full, rest) = row.as_chunks::<GROUP>();
-            for (values, group) in full.iter().zip(&mut *groups) {
-                group.quantize(values);
-            }
-            if let (false, Some(group)) = (rest.is_empty(), groups.last_mut()) {
-                let mut values = [0.0; GROUP];
-                values[..rest.len()].copy_from_slice(rest);
-                group.quantize(&values);
-            }
+tiered!(fn quantize_rows(values: &[f32], cols: usize, groups: &mut [Group]) = rows);
+
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn rows(values: &[f32], cols: usize, groups: &mut [Group]) {
+    let rows = groups.chunks_exact_mut(cols.div_ceil(GROUP));
+    for (row, groups) in values.chunks_exact(cols).zip(rows) {
+        let (full, rest) = row.as_chunks::<GROUP>();
+        for (values, group) in full.iter().zip(&mut *groups) {
+            group.quantize(values);
         }
-    });
+        if let (false, Some(group)) = (rest.is_empty(), groups.last_mut()) {
+            let mut values = [0.0; GROUP];
+            values[..rest.len()].copy_from_slice(rest);
+            group.quantize(&values);
+        }
+    }
 }

@@ -6,6 +6,7 @@
 use std::f64::consts::PI;
 
 use crate::isa::Tier;
+use crate::isa::tiered::tiered;
 
 /// Which two elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,8 +126,8 @@ impl Rope {
     pub fn rotate(&self, tier: Tier, angles: &[f32], head: &mut [f32]) {
         let head = &mut head[..angles.len()];
         match self.layout {
-            RopeLayout::Neox => tier.vectorize(|| halves(angles, head)),
-            RopeLayout::Interleaved => tier.vectorize(|| neighbours(angles, head)),
+            RopeLayout::Neox => rotate_halves(tier, angles, head),
+            RopeLayout::Interleaved => rotate_neighbours(tier, angles, head),
         }
     }
 }
@@ -163,6 +164,9 @@ impl Yarn {
 fn float(index: usize) -> f64 {
     index as f64
 }
+
+tiered!(fn rotate_halves(angles: &[f32], head: &mut [f32]) = halves);
+tiered!(fn rotate_neighbours(angles: &[f32], head: &mut [f32]) = neighbours);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]

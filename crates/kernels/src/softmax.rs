@@ -5,6 +5,7 @@
 
 use crate::exp::exp;
 use crate::isa::Tier;
+use crate::isa::tiered::tiered;
 use crate::lanes::sum16;
 
 const LANES: usize = 16;
@@ -13,8 +14,10 @@ const LANES: usize = 16;
 ///
 /// A row of nothing but −∞ becomes zeros; a NaN makes the whole row NaN.
 pub fn softmax(tier: Tier, scores: &mut [f32]) {
-    tier.vectorize(|| normalize(scores));
+    normalized(tier, scores);
 }
+
+tiered!(fn normalized(scores: &mut [f32]) = normalize);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]

@@ -5,6 +5,7 @@
 
 use crate::exp::exp;
 use crate::isa::Tier;
+use crate::isa::tiered::tiered;
 
 /// Replaces `gate` by `silu(gate) · up`, where silu(g) = g / (1 + exp(−g)).
 ///
@@ -12,7 +13,7 @@ use crate::isa::Tier;
 /// If the lengths differ.
 pub fn swiglu_in_place(tier: Tier, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "one gate per value");
-    tier.vectorize(|| gate_all(gate, up));
+    gated(tier, gate, up);
 }
 
 /// Adds `y` to `x`.
@@ -21,8 +22,11 @@ pub fn swiglu_in_place(tier: Tier, gate: &mut [f32], up: &[f32]) {
 /// If the lengths differ.
 pub fn add_in_place(tier: Tier, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "one addend per value");
-    tier.vectorize(|| add_all(x, y));
+    added(tier, x, y);
 }
+
+tiered!(fn gated(gate: &mut [f32], up: &[f32]) = gate_all);
+tiered!(fn added(x: &mut [f32], y: &[f32]) = add_all);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
