@@ -1,0 +1,78 @@
+//! Buffers of one forward pass, sized once.
+
+use toko_kernels::quantized::Quantized;
+
+use crate::Config;
+
+/// Everything that a forward pass writes besides the KV cache.
+pub struct Scratch {
+    /// Tokens that one pass can hold.
+    pub(crate) max_tokens: usize,
+    /// Rows of logits that one pass can hold.
+    pub(crate) max_rows: usize,
+    /// Positions that one sequence can have.
+    pub(crate) max_positions: usize,
+    /// The residual stream, `[tokens, hidden]`.
+    pub(crate) residual: Vec<f32>,
+    /// Normed input of a block, `[tokens, hidden]`.
+    pub(crate) normed: Vec<f32>,
+    /// What a block adds to the residual stream, `[tokens, hidden]`.
+    pub(crate) update: Vec<f32>,
+    pub(crate) query: Vec<f32>,
+    pub(crate) key: Vec<f32>,
+    pub(crate) value: Vec<f32>,
+    /// Attention output, `[tokens, heads, head_dim]`.
+    pub(crate) mixed: Vec<f32>,
+    pub(crate) gate: Vec<f32>,
+    pub(crate) up: Vec<f32>,
+    pub(crate) quantized: Quantized,
+    /// Cosines and sines, `[tokens, rotary_dims]`.
+    pub(crate) angles: Vec<f32>,
+    /// Attention scores, one buffer a worker.
+    pub(crate) scores: Vec<Vec<f32>>,
+    /// `[rows, vocabulary]`.
+    pub(crate) logits: Vec<f32>,
+    /// Slot and position of each token of the pass.
+    pub(crate) places: Vec<Place>,
+}
+
+/// Where one token of a pass belongs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) slot: usize,
+    pub(crate) position: usize,
+}
+
+impl Scratch {
+    /// Allocates buffers for passes of up to `max_tokens` tokens that ask for up to `max_rows`
+    /// rows of logits, over sequences of up to `max_positions`, on `threads` workers.
+    pub fn new(
+        config: &Config,
+        max_tokens: usize,
+        max_rows: usize,
+        max_positions: usize,
+        threads: usize,
+    ) -> Self {
+        let widest = config.hidden.max(config.feed_forward).max(config.query_length());
+        let floats = |length: usize| vec![0.0; max_tokens * length];
+        Self {
+            max_tokens,
+            max_rows,
+            max_positions,
+            residual: floats(config.hidden),
+            normed: floats(config.hidden),
+            update: floats(config.hidden),
+            query: floats(config.query_length()),
+            key: floats(config.kv_length()),
+            value: floats(config.kv_length()),
+            mixed: floats(config.query_length()),
+            gate: floats(config.feed_forward),
+            up: floats(config.feed_forward),
+            quantized: Quantized::new(max_tokens, widest),
+            angles: floats(config.rope.rotary_dims),
+            scores: (0..threads).map(|_| vec![0.0; config.group() * max_positions]).collect(),
+            logits: vec![0.0; max_rows * config.vocabulary],
+            places: Vec::with_capacity(max_tokens),
+        }
+    }
+}
