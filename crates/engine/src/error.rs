@@ -1,0 +1,69 @@
+//! What can go wrong between a model file and an answer.
+
+/// Why a model could not be loaded or a request could not be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file is not a readable GGUF file.
+    #[error(transparent)]
+    Gguf(#[from] toko_gguf::Error),
+    /// The weights or hyper-parameters do not form a model that runs here.
+    #[error(transparent)]
+    Model(#[from] toko_model::Error),
+    /// The vocabulary or the chat template cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] toko_tokenizer::Error),
+    /// The prompt leaves no room for an answer.
+    #[error(
+        "the prompt has {prompt_tokens} tokens but the context holds {context_tokens}; shorten it or raise the context"
+    )]
+    ContextExceeded {
+        /// Tokens in the prompt.
+        prompt_tokens: usize,
+        /// Tokens that the context holds.
+        context_tokens: usize,
+    },
+    /// The prompt is empty.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// A prompt token is not in the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocabulary_tokens} tokens")]
+    UnknownToken {
+        /// The token id.
+        token: u32,
+        /// Size of the vocabulary.
+        vocabulary_tokens: usize,
+    },
+    /// The context asked for cannot be had.
+    #[error(
+        "a context of {asked_tokens} tokens was asked for; {model} takes 1 to {trained_tokens}"
+    )]
+    Context {
+        /// Tokens asked for.
+        asked_tokens: usize,
+        /// The model's own limit.
+        trained_tokens: usize,
+        /// The model's name.
+        model: String,
+    },
+    /// The worker thread could not be started.
+    #[error("the engine's thread could not be started")]
+    Thread {
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The model produced a logit that is not a number.
+    #[error(
+        "the model produced logits that are not numbers at position {position}; the weights are damaged or overflow"
+    )]
+    NotANumber {
+        /// Position of the token whose logits they are.
+        position: usize,
+    },
+    /// A forward pass panicked; a defect of this program.
+    #[error("the engine failed in a way that it should not; please report this")]
+    Panicked,
+    /// The engine is being dropped.
+    #[error("the engine is shutting down")]
+    Closed,
+}

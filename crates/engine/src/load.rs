@@ -1,0 +1,207 @@
+//! From a GGUF file to a running engine, and the handle through which it is used.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use toko_gguf::Gguf;
+use toko_kernels::isa::Tier;
+use toko_kernels::pool::default_threads;
+use toko_model::{Config, KvCache, Model, Scratch};
+use toko_tokenizer::{Chat, ChatTemplate, Tokenizer};
+
+use crate::worker::{CHUNK_TOKENS, Job, Worker};
+use crate::{Error, Event, Params, vocabulary};
+
+/// The context that a model gets when nobody asks for one: its own, but no more than this.
+const DEFAULT_CONTEXT_TOKENS: usize = 4096;
+
+/// How a model is loaded.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Tokens of context per sequence; `None` takes the model's own, at most 4,096.
+    pub context_tokens: Option<usize>,
+    /// Compute threads; `None` takes what this process may use.
+    pub threads: Option<usize>,
+    /// Element type of the KV cache.
+    pub kv_type: toko_model::KvType,
+    /// Sequences that may run at once, at least 1.
+    pub sequences: usize,
+}
+
+/// What a loaded model is, for people and for clients.
+#[derive(Debug, Clone)]
+pub struct ModelInfo {
+    /// `general.name`, or the architecture when the file has none.
+    pub name: String,
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Weights of all tensors together.
+    pub parameters: u64,
+    /// Bytes of all tensors together.
+    pub weight_bytes: u64,
+    /// Tokens of context that each sequence has here.
+    pub context_tokens: usize,
+    /// Tokens of context that the model was trained for.
+    pub trained_context_tokens: usize,
+    /// Length of the embedding vector.
+    pub embedding_length: usize,
+    /// Tokens in the vocabulary.
+    pub vocabulary_tokens: usize,
+    /// The kernels in use.
+    pub tier: &'static str,
+    /// Compute threads.
+    pub threads: usize,
+}
+
+/// A loaded model with its worker thread; clones share it.
+///
+/// When the last clone is dropped the running requests are ended, the worker is joined and the
+/// memory is given back.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    info: ModelInfo,
+    tokenizer: Arc<Tokenizer>,
+    template: ChatTemplate,
+    /// Locked for one send; `None` once the engine is being dropped.
+    jobs: Mutex<Option<Sender<Job>>>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Loads a model: binds the weights, builds the tokenizer, starts the worker.
+    ///
+    /// # Errors
+    /// Whatever makes the file unusable, and a context longer than the model was trained for.
+    pub fn load(file: &Gguf, options: &Options) -> Result<Self, Error> {
+        let threads = options.threads.unwrap_or_else(default_threads).max(1);
+        let tier = Tier::detect();
+        let model = Model::bind(file, tier, threads)?;
+        let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
+        let template = vocabulary::chat_template(file, &tokenizer)?;
+        let mut info = describe(file, model.config())?;
+        info.context_tokens = context_tokens(&info, options)?;
+        (info.tier, info.threads) = (tier.name(), threads);
+        let sequences = options.sequences.max(1);
+        let worker = Worker {
+            kv: KvCache::new(model.config(), options.kv_type),
+            scratch: Scratch::new(
+                model.config(),
+                CHUNK_TOKENS + sequences,
+                sequences,
+                info.context_tokens,
+                threads,
+            ),
+            model,
+            tokenizer: Arc::clone(&tokenizer),
+            context_tokens: info.context_tokens,
+            max_sequences: sequences,
+            running: Vec::new(),
+        };
+        let (sender, receiver) = channel();
+        let thread = std::thread::Builder::new()
+            .name("toko-engine".to_owned())
+            .spawn(move || worker.run(&receiver))
+            .map_err(|source| Error::Thread { source })?;
+        let jobs = Mutex::new(Some(sender));
+        let shared = Shared { info, tokenizer, template, jobs, worker: Some(thread) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Returns what was loaded.
+    pub fn info(&self) -> &ModelInfo {
+        &self.shared.info
+    }
+
+    /// Returns the tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.shared.tokenizer
+    }
+
+    /// Returns the chat template: the file's own or the fallback.
+    pub fn chat_template(&self) -> &ChatTemplate {
+        &self.shared.template
+    }
+
+    /// Renders a conversation and turns it into prompt tokens.
+    pub fn chat_prompt(&self, chat: &Chat) -> Result<Vec<u32>, Error> {
+        Ok(self.shared.template.prompt(&self.shared.tokenizer, chat)?)
+    }
+
+    /// Queues a prompt. `sink` is called on the worker thread; when it answers `Break` the
+    /// sequence ends there and nothing more is computed for it.
+    ///
+    /// # Errors
+    /// A prompt that is empty, fills the context or has unknown tokens, and an engine that has
+    /// ended; nothing was queued then.
+    pub fn submit(
+        &self,
+        prompt: Vec<u32>,
+        params: Params,
+        sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let info = &self.shared.info;
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if prompt.len() >= info.context_tokens {
+            return Err(Error::ContextExceeded {
+                prompt_tokens: prompt.len(),
+                context_tokens: info.context_tokens,
+            });
+        }
+        let vocabulary_tokens = info.vocabulary_tokens;
+        if let Some(&token) = prompt.iter().find(|&&token| token as usize >= vocabulary_tokens) {
+            return Err(Error::UnknownToken { token, vocabulary_tokens });
+        }
+        let jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let jobs = jobs.as_ref().ok_or(Error::Closed)?;
+        jobs.send(Job { prompt, params, sink: Box::new(sink) }).map_err(|_| Error::Closed)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(worker) = self.worker.take() else { return };
+        // A sink may hold the last clone: then this is the worker itself, which ends on its own.
+        if worker.thread().id() != std::thread::current().id() {
+            worker.join().expect("the worker catches panics");
+        }
+    }
+}
+
+fn describe(file: &Gguf, config: &Config) -> Result<ModelInfo, Error> {
+    let architecture = config.architecture.name();
+    let name = file.metadata().optional_str("general.name")?.unwrap_or(architecture);
+    Ok(ModelInfo {
+        name: name.to_owned(),
+        architecture: architecture.to_owned(),
+        parameters: file.tensors().iter().map(|tensor| tensor.elements()).sum(),
+        weight_bytes: file.tensors().iter().map(|tensor| tensor.bytes).sum(),
+        context_tokens: config.context,
+        trained_context_tokens: config.context,
+        embedding_length: config.hidden,
+        vocabulary_tokens: config.vocabulary,
+        tier: "",
+        threads: 0,
+    })
+}
+
+fn context_tokens(info: &ModelInfo, options: &Options) -> Result<usize, Error> {
+    let trained = info.trained_context_tokens;
+    match options.context_tokens {
+        None => Ok(trained.min(DEFAULT_CONTEXT_TOKENS)),
+        Some(asked) if (1..=trained).contains(&asked) => Ok(asked),
+        Some(asked) => Err(Error::Context {
+            asked_tokens: asked,
+            trained_tokens: trained,
+            model: info.name.clone(),
+        }),
+    }
+}

@@ -1,0 +1,281 @@
+//! From logits to a token.
+//!
+//! The steps run in a fixed order: penalties; with temperature 0 the most likely token; else
+//! top-k, top-p and min-p on the untempered probabilities, temperature, one draw. Ties go to the
+//! lower token id, so equal logits and an equal seed give equal tokens on every machine.
+
+use toko_kernels::exp::exp;
+
+use crate::Sampling;
+
+/// A logit that is not a number, or infinitely large: nothing can be chosen from such a row.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotANumber;
+
+/// The sampling state of one sequence.
+pub(crate) struct Sampler {
+    sampling: Sampling,
+    random: fastrand::Rng,
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    token: u32,
+    logit: f32,
+    /// Relative to the most likely candidate's 1.
+    weight: f32,
+}
+
+impl Sampler {
+    pub(crate) fn new(sampling: Sampling) -> Self {
+        let random = sampling.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Self { sampling, random, candidates: Vec::new() }
+    }
+
+    /// Chooses the next token; `history` is the sequence so far, prompt included.
+    ///
+    /// The row is overwritten by the penalties.
+    pub(crate) fn sample(
+        &mut self,
+        logits: &mut [f32],
+        history: &[u32],
+    ) -> Result<u32, NotANumber> {
+        if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+            return Err(NotANumber);
+        }
+        self.penalize(logits, history);
+        let best = most_likely(logits).ok_or(NotANumber)?;
+        if self.sampling.temperature == 0.0 {
+            return Ok(best);
+        }
+        self.keep_candidates(logits, best);
+        Ok(self.draw())
+    }
+
+    fn penalize(&self, logits: &mut [f32], history: &[u32]) {
+        let Sampling {
+            repeat_penalty,
+            frequency_penalty,
+            presence_penalty,
+            penalty_window_tokens,
+            ..
+        } = self.sampling;
+        if repeat_penalty == 1.0 && frequency_penalty == 0.0 && presence_penalty == 0.0 {
+            return;
+        }
+        let recent = &history[history.len().saturating_sub(penalty_window_tokens)..];
+        let mut recent = recent.to_vec();
+        recent.sort_unstable();
+        for run in recent.chunk_by(|a, b| a == b) {
+            let logit = &mut logits[run[0] as usize];
+            *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
+            *logit -= run.len() as f32 * frequency_penalty + presence_penalty;
+        }
+    }
+
+    /// Fills `candidates`, most likely first, with what top-k, top-p and min-p leave.
+    fn keep_candidates(&mut self, logits: &[f32], best: u32) {
+        let highest = logits[best as usize];
+        self.candidates.clear();
+        self.candidates.extend((0..).zip(logits).map(|(token, &logit)| Candidate {
+            token,
+            logit,
+            weight: 0.0,
+        }));
+        let by_rank =
+            |a: &Candidate, b: &Candidate| b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token));
+        let top_k = self.sampling.top_k;
+        if top_k > 0 && top_k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(top_k - 1, by_rank);
+            self.candidates.truncate(top_k);
+        }
+        self.candidates.sort_unstable_by(by_rank);
+        for candidate in &mut self.candidates {
+            candidate.weight = exp(candidate.logit - highest);
+        }
+        self.keep_top_p();
+        let least = self.sampling.min_p;
+        let kept = self.candidates.partition_point(|candidate| candidate.weight >= least);
+        self.candidates.truncate(kept.max(1));
+    }
+
+    fn keep_top_p(&mut self) {
+        if self.sampling.top_p >= 1.0 {
+            return;
+        }
+        let total: f64 = self.candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
+        let enough = total * f64::from(self.sampling.top_p);
+        let mut sum = 0.0;
+        let reached = self.candidates.iter().position(|candidate| {
+            sum += f64::from(candidate.weight);
+            sum >= enough
+        });
+        self.candidates.truncate(reached.map_or(self.candidates.len(), |last| last + 1));
+    }
+
+    fn draw(&mut self) -> u32 {
+        let highest = self.candidates[0].logit;
+        for candidate in &mut self.candidates {
+            candidate.weight = exp((candidate.logit - highest) / self.sampling.temperature);
+        }
+        let total: f64 = self.candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
+        let mut point = self.random.f64() * total;
+        let chosen = self.candidates.iter().find(|candidate| {
+            point -= f64::from(candidate.weight);
+            point < 0.0
+        });
+        chosen.unwrap_or(&self.candidates[0]).token
+    }
+}
+
+/// The token with the highest logit, the lowest id among equals; none when all are impossible.
+fn most_likely(logits: &[f32]) -> Option<u32> {
+    let mut best: Option<(u32, f32)> = None;
+    for (token, &logit) in (0..).zip(logits) {
+        if logit > best.map_or(f32::NEG_INFINITY, |(_, highest)| highest) {
+            best = Some((token, logit));
+        }
+    }
+    best.map(|(token, _)| token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OFF: Sampling = Sampling {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        penalty_window_tokens: 64,
+        seed: Some(7),
+    };
+
+    /// Draws many times from the same row and counts each token.
+    fn counts(sampling: Sampling, logits: &[f32], draws: usize) -> Vec<usize> {
+        let mut sampler = Sampler::new(sampling);
+        let mut counts = vec![0; logits.len()];
+        for _ in 0..draws {
+            let token = sampler.sample(&mut logits.to_vec(), &[]).expect("the logits are numbers");
+            counts[token as usize] += 1;
+        }
+        counts
+    }
+
+    fn choose(sampling: Sampling, logits: &[f32], history: &[u32]) -> Result<u32, NotANumber> {
+        Sampler::new(sampling).sample(&mut logits.to_vec(), history)
+    }
+
+    #[test]
+    fn greedy_takes_the_highest_logit_and_the_lowest_id_among_equals() {
+        let greedy = Sampling { temperature: 0.0, ..OFF };
+        assert_eq!(choose(greedy.clone(), &[1.0, 3.0, 3.0, 2.0], &[]), Ok(1));
+        assert_eq!(choose(greedy, &[f32::NEG_INFINITY, -9.0], &[]), Ok(1));
+    }
+
+    #[test]
+    fn logits_that_are_not_numbers_are_an_error() {
+        for temperature in [0.0, 1.0] {
+            let sampling = Sampling { temperature, ..OFF };
+            assert_eq!(choose(sampling.clone(), &[0.0, f32::NAN], &[]), Err(NotANumber));
+            assert_eq!(choose(sampling.clone(), &[0.0, f32::INFINITY], &[]), Err(NotANumber));
+            assert_eq!(choose(sampling, &[f32::NEG_INFINITY; 2], &[]), Err(NotANumber));
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_softmax_of_the_tempered_logits() {
+        // e^0 : e^ln2 : e^ln5 = 1 : 2 : 5; at temperature 0.5 the ratios are squared.
+        let logits = [0.0, 2f32.ln(), 5f32.ln()];
+        for (temperature, shares) in [(1.0, [1.0, 2.0, 5.0]), (0.5, [1.0, 4.0, 25.0])] {
+            let total: f64 = shares.iter().sum();
+            let counts = counts(Sampling { temperature, ..OFF }, &logits, 40_000);
+            for (count, share) in counts.into_iter().zip(shares) {
+                let expected = share / total;
+                assert!((count as f64 / 40_000.0 - expected).abs() < 0.01, "{count} of {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn top_k_keeps_the_k_most_likely() {
+        let counts = counts(Sampling { top_k: 2, ..OFF }, &[0.0, 0.2, 0.1, -0.1], 500);
+        assert_eq!(
+            counts.iter().map(|&count| count > 0).collect::<Vec<_>>(),
+            [false, true, true, false]
+        );
+    }
+
+    #[test]
+    fn top_p_keeps_the_token_that_reaches_it() {
+        // Probabilities 0.5, 0.25, 0.125, 0.125.
+        let logits = [4f32.ln(), 2f32.ln(), 0.0, 0.0];
+        let kept = |top_p| {
+            counts(Sampling { top_p, ..OFF }, &logits, 500).iter().filter(|&&n| n > 0).count()
+        };
+        assert_eq!([kept(0.4), kept(0.5), kept(0.7), kept(0.8), kept(1.0)], [1, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn min_p_is_relative_to_the_most_likely() {
+        let logits = [4f32.ln(), 2f32.ln(), 0.0];
+        let kept = |min_p| {
+            counts(Sampling { min_p, ..OFF }, &logits, 500).iter().filter(|&&n| n > 0).count()
+        };
+        assert_eq!([kept(0.2), kept(0.3), kept(0.6)], [3, 2, 1]);
+    }
+
+    #[test]
+    fn penalties_follow_their_formulas() {
+        let greedy = |repeat_penalty, frequency_penalty, presence_penalty| Sampling {
+            temperature: 0.0,
+            repeat_penalty,
+            frequency_penalty,
+            presence_penalty,
+            ..OFF
+        };
+        // Token 0 leads by 1 and occurred twice.
+        let choose = |sampling| choose(sampling, &[3.0, 2.0], &[0, 0]).expect("numbers");
+        assert_eq!([choose(greedy(1.4, 0.0, 0.0)), choose(greedy(1.6, 0.0, 0.0))], [0, 1]);
+        assert_eq!([choose(greedy(1.0, 0.4, 0.0)), choose(greedy(1.0, 0.6, 0.0))], [0, 1]);
+        assert_eq!([choose(greedy(1.0, 0.0, 0.9)), choose(greedy(1.0, 0.0, 1.1))], [0, 1]);
+    }
+
+    #[test]
+    fn a_repeat_penalty_lowers_negative_logits_too() {
+        let sampling = Sampling { temperature: 0.0, repeat_penalty: 2.0, ..OFF };
+        assert_eq!(choose(sampling, &[-1.0, -1.5], &[0]), Ok(1));
+    }
+
+    #[test]
+    fn penalties_forget_what_lies_before_the_window() {
+        let sampling =
+            Sampling { temperature: 0.0, presence_penalty: 2.0, penalty_window_tokens: 1, ..OFF };
+        assert_eq!(choose(sampling, &[3.0, 2.0, 0.0], &[0, 2]), Ok(0));
+    }
+
+    proptest! {
+        #[test]
+        fn a_seed_repeats_its_draws(seed: u64, logits in proptest::collection::vec(-8f32..8.0, 1..50)) {
+            let draw = || counts(Sampling { seed: Some(seed), top_k: 10, top_p: 0.9, ..OFF }, &logits, 20);
+            prop_assert_eq!(draw(), draw());
+        }
+
+        #[test]
+        fn what_is_drawn_is_among_the_top_k(
+            logits in proptest::collection::vec(-8f32..8.0, 1..50),
+            top_k in 1usize..8,
+            seed: u64,
+        ) {
+            let token = choose(Sampling { top_k, seed: Some(seed), ..OFF }, &logits, &[]).expect("numbers");
+            let better = logits.iter().filter(|&&logit| logit > logits[token as usize]).count();
+            prop_assert!(better < top_k);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Which tokens of which sequences the next forward pass computes: a pure function.
+//!
+//! Every decoding sequence is in every pass, so no running answer waits for more than one prompt
+//! chunk. Prompts share what is left, first come, first served.
+
+/// How far one sequence is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Tokens of the prompt and the answer so far.
+    pub(crate) known: usize,
+    /// Tokens whose keys and values are in the cache; less than `known`.
+    pub(crate) cached: usize,
+}
+
+/// The part of one sequence that a pass computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Index of the sequence.
+    pub(crate) sequence: usize,
+    /// Tokens to compute, from `cached` on.
+    pub(crate) tokens: usize,
+    /// Whether nothing of the sequence is left after this, so that its next token can be chosen.
+    pub(crate) completes: bool,
+}
+
+/// Plans one pass: one token of each decoding sequence and up to `chunk_tokens` of prompts.
+pub(crate) fn plan(sequences: &[Position], chunk_tokens: usize) -> Vec<Part> {
+    let mut left = chunk_tokens;
+    let part = |(sequence, position): (usize, &Position)| {
+        let pending = position.known - position.cached;
+        let tokens = if pending == 1 { 1 } else { pending.min(left) };
+        if pending > 1 {
+            left -= tokens;
+        }
+        Part { sequence, tokens, completes: tokens == pending }
+    };
+    sequences.iter().enumerate().map(part).filter(|part| part.tokens > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn position(known: usize, cached: usize) -> Position {
+        Position { known, cached }
+    }
+
+    #[test]
+    fn decoding_sequences_are_in_every_pass() {
+        let parts = plan(&[position(900, 0), position(8, 7), position(5, 4)], 256);
+        assert_eq!(
+            parts,
+            [
+                Part { sequence: 0, tokens: 256, completes: false },
+                Part { sequence: 1, tokens: 1, completes: true },
+                Part { sequence: 2, tokens: 1, completes: true },
+            ]
+        );
+    }
+
+    #[test]
+    fn prompts_share_a_chunk_in_order_of_arrival() {
+        let parts = plan(&[position(100, 0), position(300, 0), position(50, 0)], 256);
+        assert_eq!(
+            parts,
+            [
+                Part { sequence: 0, tokens: 100, completes: true },
+                Part { sequence: 1, tokens: 156, completes: false },
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_prompt_is_computed_once_and_no_pass_exceeds_its_chunk(
+            prompts in proptest::collection::vec(1usize..700, 1..9),
+            chunk in 1usize..300,
+        ) {
+            let mut sequences: Vec<Position> = prompts.iter().map(|&known| position(known, 0)).collect();
+            for _ in 0..prompts.iter().sum::<usize>() + 1 {
+                let waiting: Vec<usize> = (0..sequences.len()).filter(|&i| sequences[i].cached < sequences[i].known).collect();
+                if waiting.is_empty() {
+                    break;
+                }
+                let pending: Vec<Position> = waiting.iter().map(|&i| sequences[i]).collect();
+                let parts = plan(&pending, chunk);
+                let tokens: usize = parts.iter().map(|part| part.tokens).sum();
+                prop_assert!(tokens > 0 && tokens <= chunk + pending.len());
+                for part in parts {
+                    let sequence = &mut sequences[waiting[part.sequence]];
+                    sequence.cached += part.tokens;
+                    prop_assert_eq!(part.completes, sequence.cached == sequence.known);
+                }
+            }
+            prop_assert!(sequences.iter().all(|sequence| sequence.cached == sequence.known));
+        }
+    }
+}

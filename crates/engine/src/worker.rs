@@ -1,0 +1,228 @@
+//! The worker thread: takes requests, steps all running sequences together, feeds their sinks.
+//!
+//! It alone owns the KV cache, the scratch buffers and the sequences. A sequence ends in one of
+//! four ways: it is done, its sink says `Break`, its logits are not numbers, or the engine closes.
+
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use toko_model::{KvCache, Model, PageTable, Rows, Scratch, Slot};
+use toko_tokenizer::{Detokenizer, Tokenizer};
+
+use crate::sampler::Sampler;
+use crate::scheduler::{Part, Position, plan};
+use crate::stop::{Progress, StopMatcher};
+use crate::{Error, Event, FinishReason, Params, Summary};
+
+/// Prompt tokens that one pass computes at most: long enough to read the weights seldom, short
+/// enough that a running answer hardly stalls.
+pub(crate) const CHUNK_TOKENS: usize = 256;
+
+/// Receives the events of one request; `Break` ends it.
+pub(crate) type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
+
+/// A checked request on its way to the worker.
+pub(crate) struct Job {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) params: Params,
+    pub(crate) sink: Sink,
+}
+
+/// What the worker thread owns.
+pub(crate) struct Worker {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) kv: KvCache,
+    pub(crate) scratch: Scratch,
+    pub(crate) context_tokens: usize,
+    pub(crate) max_sequences: usize,
+    pub(crate) running: Vec<Sequence>,
+}
+
+/// A request that is being computed.
+pub(crate) struct Sequence {
+    /// The prompt and the answer so far.
+    tokens: Vec<u32>,
+    prompt_tokens: usize,
+    /// Tokens whose keys and values are in the cache.
+    cached: usize,
+    /// Length of `tokens` at which the answer is cut.
+    max_tokens: usize,
+    pages: PageTable,
+    sampler: Sampler,
+    detokenizer: Detokenizer,
+    stop: StopMatcher,
+    sink: Sink,
+    started: Instant,
+    first_token: Option<Instant>,
+}
+
+impl Worker {
+    /// Serves until the sending side is dropped, then ends what is running.
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            if self.running.is_empty() {
+                match jobs.recv() {
+                    Ok(job) => self.start(job),
+                    Err(_) => return,
+                }
+            }
+            while self.running.len() < self.max_sequences {
+                match jobs.try_recv() {
+                    Ok(job) => self.start(job),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => {
+                        self.fail_all(|| Error::Closed);
+                        return;
+                    }
+                }
+            }
+            // A panic is a defect of ours; it must not take the other requests' engine with it.
+            if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
+                self.fail_all(|| Error::Panicked);
+            }
+        }
+    }
+
+    fn start(&mut self, job: Job) {
+        let Job { prompt, params, sink } = job;
+        let room = self.context_tokens - prompt.len();
+        self.running.push(Sequence {
+            prompt_tokens: prompt.len(),
+            max_tokens: prompt.len() + params.max_tokens.unwrap_or(room).min(room),
+            tokens: prompt,
+            cached: 0,
+            pages: PageTable::default(),
+            sampler: Sampler::new(params.sampling),
+            detokenizer: Detokenizer::new(Arc::clone(&self.tokenizer)),
+            stop: StopMatcher::new(params.stop),
+            sink,
+            started: Instant::now(),
+            first_token: None,
+        });
+    }
+
+    /// One forward pass over all sequences, then one token for each that is ready for it.
+    fn step(&mut self) {
+        let positions: Vec<Position> = self
+            .running
+            .iter()
+            .map(|sequence| Position { known: sequence.tokens.len(), cached: sequence.cached })
+            .collect();
+        let parts = plan(&positions, CHUNK_TOKENS);
+        for part in &parts {
+            let sequence = &mut self.running[part.sequence];
+            self.kv.grow(&mut sequence.pages, sequence.cached + part.tokens);
+        }
+        let slots: Vec<Slot<'_>> =
+            parts.iter().map(|part| self.running[part.sequence].slot(part)).collect();
+        let logits = self.model.forward(&slots, &mut self.kv, &mut self.scratch);
+        let mut rows = logits.chunks_exact_mut(self.model.config().vocabulary);
+        let mut ended = Vec::new();
+        for part in &parts {
+            let row = if part.completes { rows.next() } else { None };
+            if self.running[part.sequence].advance(part, row, &self.tokenizer).is_break() {
+                ended.push(part.sequence);
+            }
+        }
+        for index in ended.into_iter().rev() {
+            let sequence = self.running.remove(index);
+            self.kv.release(sequence.pages);
+        }
+    }
+
+    fn fail_all(&mut self, error: impl Fn() -> Error) {
+        for mut sequence in self.running.drain(..) {
+            // The sequence ends whatever its sink answers.
+            let (ControlFlow::Continue(()) | ControlFlow::Break(())) =
+                (sequence.sink)(Event::Failed(error()));
+            self.kv.release(sequence.pages);
+        }
+    }
+}
+
+impl Sequence {
+    fn slot(&self, part: &Part) -> Slot<'_> {
+        Slot {
+            tokens: &self.tokens[self.cached..self.cached + part.tokens],
+            start: self.cached,
+            pages: &self.pages,
+            rows: if part.completes { Rows::Last } else { Rows::None },
+        }
+    }
+
+    /// Takes in a computed part; `row` holds the logits when the next token is due.
+    fn advance(
+        &mut self,
+        part: &Part,
+        row: Option<&mut [f32]>,
+        tokenizer: &Tokenizer,
+    ) -> ControlFlow<()> {
+        self.cached += part.tokens;
+        if self.first_token.is_none() {
+            (self.sink)(Event::Prefilled { tokens: self.cached })?;
+        }
+        let Some(row) = row else { return ControlFlow::Continue(()) };
+        if self.tokens.len() >= self.max_tokens {
+            return self.finish(FinishReason::Length);
+        }
+        let Ok(token) = self.sampler.sample(row, &self.tokens) else {
+            let error = Error::NotANumber { position: self.cached - 1 };
+            (self.sink)(Event::Failed(error))?;
+            return ControlFlow::Break(());
+        };
+        self.first_token.get_or_insert_with(Instant::now);
+        self.tokens.push(token);
+        if tokenizer.is_end_of_generation(token) {
+            return self.finish(FinishReason::Stop);
+        }
+        let piece = self.detokenizer.push(token);
+        match self.stop.push(&piece) {
+            Progress::Continue(text) => self.give(text)?,
+            Progress::Stopped(text) => {
+                self.give(text)?;
+                return self.close(FinishReason::Stop);
+            }
+        }
+        if self.tokens.len() >= self.max_tokens {
+            return self.finish(FinishReason::Length);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn give(&mut self, text: String) -> ControlFlow<()> {
+        if text.is_empty() { ControlFlow::Continue(()) } else { (self.sink)(Event::Text(text)) }
+    }
+
+    /// Gives out what was held back, then closes.
+    fn finish(&mut self, reason: FinishReason) -> ControlFlow<()> {
+        let tail = self.detokenizer.finish();
+        match self.stop.push(&tail) {
+            Progress::Continue(text) => {
+                self.give(text)?;
+                let held = self.stop.finish();
+                self.give(held)?;
+                self.close(reason)
+            }
+            Progress::Stopped(text) => {
+                self.give(text)?;
+                self.close(FinishReason::Stop)
+            }
+        }
+    }
+
+    fn close(&mut self, reason: FinishReason) -> ControlFlow<()> {
+        let first_token = self.first_token.unwrap_or_else(Instant::now);
+        (self.sink)(Event::Finished(Summary {
+            reason,
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.tokens.len() - self.prompt_tokens,
+            prefill: first_token - self.started,
+            decode: first_token.elapsed(),
+        }))?;
+        ControlFlow::Break(())
+    }
+}
