@@ -1,1 +1,39 @@
-fn main() {}
+//! The `toko` command: reads the command line, runs one command, decides the exit code.
+//!
+//! Knows no model and no file format; everything that prints is in `output`.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod config;
+mod failure;
+mod model_source;
+mod number;
+mod output;
+mod session;
+
+use std::process::ExitCode;
+
+use args::Command;
+use output::Output;
+
+fn main() -> ExitCode {
+    output::report_panics_in_one_line();
+    let output = Output::detect();
+    match run(output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::report_error(&error);
+            ExitCode::from(failure::exit_code(&error))
+        }
+    }
+}
+
+fn run(output: Output) -> anyhow::Result<()> {
+    match args::parse(std::env::args_os())? {
+        Command::Run(args) => commands::run::run(&args, output),
+        Command::Serve(args) => commands::serve::serve(&args),
+        Command::Show(args) => commands::show::show(&args, output),
+        Command::Tokenize(args) => commands::tokenize::tokenize(&args, output),
+    }
+}

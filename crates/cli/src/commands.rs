@@ -1,0 +1,8 @@
+//! One module per command: what was typed becomes calls to the libraries and lines of output.
+
+pub(crate) mod chat;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod show;
+mod stdin;
+pub(crate) mod tokenize;

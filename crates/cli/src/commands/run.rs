@@ -1,0 +1,138 @@
+//! `toko run`: one prompt, one answer on standard output. Without a prompt it hands over to `chat`.
+
+use std::time::SystemTime;
+
+use toko_engine::{Chat, FinishReason, KvType, Message, Options, Params, Sampling, Summary};
+
+use toko_tokenizer::Special;
+
+use crate::{
+    args::{GenerationArgs, KvTypeName, LoadArgs, RunArgs},
+    commands::{chat, stdin},
+    config,
+    failure::Failure,
+    model_source::model_and_text,
+    output::{Output, note},
+    session::{Ending, Session},
+};
+
+/// Answers the prompt, or chats when there is none and a person is there.
+pub(crate) fn run(args: &RunArgs, output: Output) -> anyhow::Result<()> {
+    let (source, argument) =
+        model_and_text(args.first.as_ref(), args.second.as_ref(), &args.model)?;
+    let piped = if stdin::is_terminal() { None } else { Some(stdin::read_text()?) };
+    let piped = piped.as_deref().map(without_last_line_break);
+    let prompt = match (argument, piped.filter(|text| !text.trim().is_empty())) {
+        (Some(argument), Some(piped)) => Some(format!("{argument}\n\n{piped}")),
+        (argument, piped) => argument.or_else(|| piped.map(str::to_owned)),
+    };
+    let options = engine_options(&args.load, 1);
+    match prompt.filter(|prompt| !prompt.is_empty()) {
+        Some(prompt) => answer(Session::load(&source, options)?, &prompt, args, output),
+        None if args.raw => Err(no_prompt("--raw needs a prompt")),
+        None if stdin::is_terminal() && output.is_terminal() => {
+            chat::chat(Session::load(&source, options)?, args, output)
+        }
+        None => Err(no_prompt("there is no prompt and no terminal to chat on")),
+    }
+}
+
+/// Turns loading flags into the engine's options.
+pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
+    let kv_type = match load.kv_type {
+        KvTypeName::F16 => KvType::F16,
+        KvTypeName::F32 => KvType::F32,
+    };
+    Options { context_tokens: load.ctx, threads: load.threads, kv_type, sequences }
+}
+
+/// Turns generation settings into one request's parameters.
+pub(crate) fn request_params(generation: &GenerationArgs, seed: u64) -> Params {
+    Params {
+        sampling: Sampling {
+            temperature: generation.temperature,
+            top_k: generation.top_k,
+            top_p: generation.top_p,
+            min_p: generation.min_p,
+            repeat_penalty: generation.repeat_penalty,
+            frequency_penalty: generation.frequency_penalty,
+            presence_penalty: generation.presence_penalty,
+            seed: Some(seed),
+            ..config::sampling()
+        },
+        max_tokens: generation.max_tokens,
+        stop: generation.stop.clone(),
+    }
+}
+
+/// Tells the timings of one answer.
+pub(crate) fn note_timings(summary: &Summary, seed: u64) {
+    let (prefill, decode) = (summary.prefill.as_secs_f64(), summary.decode.as_secs_f64());
+    // The first token comes out of the prefill.
+    let decoded = summary.completion_tokens.saturating_sub(1);
+    note(&rate_line("prefill", summary.prompt_tokens, prefill));
+    note(&rate_line("decode", decoded, decode));
+    let reason = match summary.reason {
+        FinishReason::Stop => "the answer was complete",
+        FinishReason::Length => "the token limit or the context was reached",
+    };
+    note(&format!("answer   {} tokens, {reason}", summary.completion_tokens));
+    note(&format!("seed     {seed}"));
+}
+
+fn rate_line(name: &str, tokens: usize, seconds: f64) -> String {
+    let milliseconds = seconds * 1e3;
+    if tokens == 0 || seconds <= 0.0 {
+        return format!("{name:<8} {tokens} tokens, {milliseconds:.1} ms");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+    let rate = tokens as f64 / seconds;
+    format!("{name:<8} {tokens} tokens, {milliseconds:.1} ms, {rate:.1} tok/s")
+}
+
+fn without_last_line_break(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}
+
+fn no_prompt(reason: &str) -> anyhow::Error {
+    Failure::Usage(format!("{reason}; give one, as in: toko run \"Tell me a story\"")).into()
+}
+
+fn answer(
+    mut session: Session,
+    prompt: &str,
+    args: &RunArgs,
+    output: Output,
+) -> anyhow::Result<()> {
+    let seed = args.generation.seed.unwrap_or_else(config::fresh_seed);
+    let tokens = prompt_tokens(&session, prompt, args)?;
+    let mut ends_with_newline = false;
+    let ending = session.ask(tokens, request_params(&args.generation, seed), |text| {
+        ends_with_newline = text.ends_with('\n');
+        output.answer(text)
+    })?;
+    match ending {
+        Ending::Interrupted => Err(Failure::Interrupted.into()),
+        Ending::Finished(summary) => {
+            if !ends_with_newline {
+                output.answer("\n")?;
+            }
+            if args.verbose {
+                note(&format!("load     {:.1} ms", session.load_time.as_secs_f64() * 1e3));
+                note_timings(&summary, seed);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn prompt_tokens(session: &Session, prompt: &str, args: &RunArgs) -> anyhow::Result<Vec<u32>> {
+    let engine = session.engine();
+    if args.raw {
+        return Ok(engine.tokenizer().encode_with_bos(prompt, Special::Parse));
+    }
+    let system = args.generation.system.iter().map(|text| Message::new("system", text));
+    let messages = system.chain([Message::new("user", prompt)]).collect();
+    Ok(engine.chat_prompt(&Chat::new(messages, SystemTime::now()))?)
+}

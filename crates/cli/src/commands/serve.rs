@@ -1,0 +1,200 @@
+//! `toko serve`: one model behind HTTP until a signal says stop.
+//!
+//! The first SIGINT or SIGTERM lets running answers end, the second ends the process.
+
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+
+use anyhow::Context as _;
+use tokio::{
+    net::{TcpListener, lookup_host},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+};
+use toko_engine::Engine;
+use toko_server::{Access, Defaults, Limits, Model, State};
+
+use crate::{
+    args::ServeArgs,
+    commands::run::engine_options,
+    config,
+    failure::Failure,
+    model_source::{ModelSource, model_and_text},
+    output::note,
+    session::load_engine,
+};
+
+/// Serves until it is told to stop.
+pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    let source = served_model(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(listen_and_answer(args, &source));
+    // A load or an answer that is given up must not hold the process.
+    runtime.shutdown_background();
+    ended
+}
+
+fn served_model(args: &ServeArgs) -> Result<ModelSource, Failure> {
+    match &args.positional {
+        Some(path) if !args.model.is_typed => Ok(ModelSource::named(path)),
+        positional => Ok(model_and_text(positional.as_ref(), None, &args.model)?.0),
+    }
+}
+
+async fn listen_and_answer(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<()> {
+    let mut signals = Signals::listen()?;
+    let listener = bind(args).await?;
+    let address = listener.local_addr()?;
+    let engine = tokio::select! {
+        engine = load(args, source) => engine?,
+        failure = signals.next() => return Err(failure.into()),
+    };
+    let info = engine.info();
+    note(&format!(
+        "serving {} as {}, {} tokens of context, {} at once",
+        info.name,
+        source.short_name(),
+        info.context_tokens,
+        args.parallel
+    ));
+    note(&format!("listening on http://{address}"));
+    let state = state(args, source, engine);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async move { drop(stopped.await) };
+    let mut server = std::pin::pin!(toko_server::serve(listener, state, shutdown));
+    tokio::select! {
+        ended = &mut server => return ended.context("the server ended"),
+        _ = signals.next() => drop(stop),
+    }
+    note("stopping when the running answers have ended; press Ctrl-C again to stop now");
+    tokio::select! {
+        ended = &mut server => ended.context("the server ended"),
+        failure = signals.next() => Err(failure.into()),
+    }
+}
+
+async fn bind(args: &ServeArgs) -> anyhow::Result<TcpListener> {
+    let (host, port) = host_and_port(&args.host, args.port)?;
+    let addresses: Vec<SocketAddr> = lookup_host((host.as_str(), port))
+        .await
+        .with_context(|| format!("cannot find the address of {host}"))?
+        .collect();
+    if !args.insecure && !addresses.iter().all(|address| address.ip().is_loopback()) {
+        return Err(Failure::Usage(format!(
+            "{host} can be reached from other machines and there are no API keys: anybody there \
+             could use the model; add --insecure if that is wanted, or listen on {}",
+            config::HOST
+        ))
+        .into());
+    }
+    TcpListener::bind(addresses.as_slice())
+        .await
+        .with_context(|| format!("cannot listen on {host} port {port}; --port takes another one"))
+}
+
+/// Reads a host, host:port or URL; a port on its own wins over the one in the text.
+fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u16), Failure> {
+    let wrong = || {
+        Failure::Usage(format!(
+            "{text:?} is no address; give a host, host:port or http://host:port"
+        ))
+    };
+    let address = text.strip_prefix("http://").unwrap_or(text);
+    let address = address.strip_suffix('/').unwrap_or(address);
+    // A bare IPv6 address has colons that lead to no port.
+    let is_bare = address.parse::<std::net::Ipv6Addr>().is_ok();
+    let (host, own_port) = match address.rsplit_once(':') {
+        Some((host, digits)) if !is_bare && !address.ends_with(']') => {
+            (host, Some(digits.parse().map_err(|_| wrong())?))
+        }
+        _ => (address, None),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() || host.contains(['/', '[', ']', '@', ' ']) {
+        return Err(wrong());
+    }
+    Ok((host.to_owned(), port.or(own_port).unwrap_or(config::PORT)))
+}
+
+async fn load(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<Engine> {
+    let (source, options) = (source.clone(), engine_options(&args.load, args.parallel));
+    tokio::task::spawn_blocking(move || load_engine(&source, &options)).await?
+}
+
+fn state(args: &ServeArgs, source: &ModelSource, engine: Engine) -> State {
+    State {
+        model: Model {
+            id: source.short_name(),
+            aliases: args.alias.clone(),
+            created: SystemTime::now(),
+            backend: Arc::new(engine),
+        },
+        defaults: Defaults { sampling: config::sampling(), max_tokens: None },
+        limits: Limits {
+            body_bytes: config::BODY_LIMIT_BYTES,
+            ping_every: config::PING_EVERY,
+            drain: config::DRAIN,
+            cut_grace: config::CUT_GRACE,
+        },
+        access: Access { origins: Vec::new(), hosts: Vec::new() },
+    }
+}
+
+/// The signals that mean stop.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next one and returns how the process ends when it ends by it.
+    async fn next(&mut self) -> Failure {
+        tokio::select! {
+            _ = self.interrupt.recv() => Failure::Interrupted,
+            _ = self.terminate.recv() => Failure::Terminated,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_and_port;
+
+    fn check(text: &str, port: Option<u16>, host: &str, expected: u16) {
+        let (found, found_port) = host_and_port(text, port).unwrap();
+        assert_eq!((found.as_str(), found_port), (host, expected), "{text}");
+    }
+
+    #[test]
+    fn a_host_may_carry_its_port_and_a_scheme() {
+        check("127.0.0.1", None, "127.0.0.1", 11435);
+        check("localhost:80", None, "localhost", 80);
+        check("http://localhost:80/", None, "localhost", 80);
+        check("http://localhost", None, "localhost", 11435);
+    }
+
+    #[test]
+    fn a_port_on_its_own_wins() {
+        check("localhost:80", Some(0), "localhost", 0);
+        check("localhost", Some(81), "localhost", 81);
+    }
+
+    #[test]
+    fn colons_of_an_ipv6_address_are_no_port() {
+        check("::1", None, "::1", 11435);
+        check("[::1]", None, "::1", 11435);
+        check("[::1]:80", None, "::1", 80);
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in ["", "localhost:", "localhost:70000", "http://a/b", "https://a", "a b", "u@h"] {
+            let error = host_and_port(text, None).unwrap_err().to_string();
+            assert!(error.contains("is no address"), "{text}: {error}");
+        }
+    }
+}

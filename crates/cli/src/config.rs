@@ -1,0 +1,107 @@
+//! The defaults of every setting with their reasons, and the only place that reads the environment.
+//!
+//! Flags and their `TOKO_*` variables are layered over these by clap.
+
+use std::{
+    ffi::OsString,
+    hash::{BuildHasher as _, RandomState},
+    ops::RangeInclusive,
+    path::PathBuf,
+    time::Duration,
+};
+
+use toko_engine::Sampling;
+
+/// Small models wander above 0.8 and repeat themselves below 0.5.
+pub(crate) const TEMPERATURE: f32 = 0.7;
+/// Cuts the long tail that top-p alone leaves when the model is unsure.
+pub(crate) const TOP_K: usize = 40;
+/// Keeps nearly all of what a sure model would say.
+pub(crate) const TOP_P: f32 = 0.95;
+/// Drops what is twenty times less likely than the best token.
+pub(crate) const MIN_P: f32 = 0.05;
+/// Off: a penalty harms JSON, code and names, which repeat for good reason.
+pub(crate) const REPEAT_PENALTY: f32 = 1.0;
+/// Off, for the same reason.
+pub(crate) const FREQUENCY_PENALTY: f32 = 0.0;
+/// Off, for the same reason.
+pub(crate) const PRESENCE_PENALTY: f32 = 0.0;
+/// About three sentences: long enough to catch a loop, short enough to let a topic return.
+const PENALTY_WINDOW_TOKENS: usize = 64;
+
+/// Above 2 the draw is close to uniform; the public APIs stop there too.
+pub(crate) const TEMPERATURES: RangeInclusive<f32> = 0.0..=2.0;
+/// Probabilities.
+pub(crate) const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
+/// A factor; zero would divide by zero.
+pub(crate) const REPEAT_PENALTIES: RangeInclusive<f32> = 0.1..=10.0;
+/// The range of the public APIs.
+pub(crate) const COUNT_PENALTIES: RangeInclusive<f32> = -2.0..=2.0;
+/// More threads than any machine that this runs on has cores.
+pub(crate) const THREADS: RangeInclusive<usize> = 1..=1024;
+
+/// Half the memory of f32 and no difference that a reader could see.
+pub(crate) const KV_TYPE: &str = "f16";
+/// Only this machine can reach the server unless it is told otherwise.
+pub(crate) const HOST: &str = "127.0.0.1";
+/// Next to the port that other local servers have made familiar, so both can run.
+pub(crate) const PORT: u16 = 11435;
+/// Answers that are computed at once; more wait their turn.
+pub(crate) const SERVED_SEQUENCES: usize = 4;
+/// Each takes memory for a whole context.
+pub(crate) const SERVED_SEQUENCE_COUNTS: RangeInclusive<usize> = 1..=64;
+/// A token has at least one byte and no context holds so many: reading on would only fill memory.
+pub(crate) const STDIN_LIMIT_BYTES: u64 = 16 << 20;
+
+/// A conversation of a million tokens is a tenth of this.
+pub(crate) const BODY_LIMIT_BYTES: usize = 50 << 20;
+/// Proxies and clients give up after a minute or more of silence.
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
+/// Most answers end within this, and service managers kill after 90 seconds.
+pub(crate) const DRAIN: Duration = Duration::from_secs(30);
+/// A client that reads at all takes its last bytes sooner.
+pub(crate) const CUT_GRACE: Duration = Duration::from_secs(2);
+
+/// Returns how tokens are chosen when nothing else is asked for.
+pub(crate) fn sampling() -> Sampling {
+    Sampling {
+        temperature: TEMPERATURE,
+        top_k: TOP_K,
+        top_p: TOP_P,
+        min_p: MIN_P,
+        repeat_penalty: REPEAT_PENALTY,
+        frequency_penalty: FREQUENCY_PENALTY,
+        presence_penalty: PRESENCE_PENALTY,
+        penalty_window_tokens: PENALTY_WINDOW_TOKENS,
+        seed: None,
+    }
+}
+
+/// Returns the file that keeps the lines typed in the chat, if there is a place for it.
+pub(crate) fn history_file() -> Option<PathBuf> {
+    let state = variable("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = state.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".local/state")))?;
+    Some(state.join("tokonoma/history"))
+}
+
+/// Tells what the environment says about colour: `Some(false)` never, `Some(true)` always.
+pub(crate) fn colour_wish() -> Option<bool> {
+    if variable("NO_COLOR").is_some() {
+        return Some(false);
+    }
+    match variable("CLICOLOR_FORCE") {
+        Some(value) if value != "0" => Some(true),
+        _ => None,
+    }
+}
+
+/// Returns a seed that nobody chose, known here so that it can be told and used again.
+pub(crate) fn fresh_seed() -> u64 {
+    // Half the bits: short enough to be typed again.
+    RandomState::new().hash_one(std::process::id()) >> 32
+}
+
+/// Returns a variable that is set and not empty.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}

@@ -1,0 +1,142 @@
+//! One loaded model in the foreground: load it, ask it, be interrupted by Ctrl-C at any moment.
+//!
+//! Everything that can happen arrives on one channel, so there is one place that waits and no
+//! lock. Knows no flags and no conversation.
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use toko_engine::{Engine, Event, Options, Params, Summary};
+
+use crate::{failure::Failure, model_source::ModelSource};
+
+/// A loaded model and the channel on which its answers and Ctrl-C arrive.
+pub(crate) struct Session {
+    engine: Engine,
+    /// How long loading took.
+    pub(crate) load_time: Duration,
+    sender: Sender<Happening>,
+    receiver: Receiver<Happening>,
+    /// Counts the questions, so that the rest of an abandoned answer is told from the next one.
+    question: u64,
+}
+
+enum Happening {
+    Interrupted,
+    Loaded(anyhow::Result<Engine>),
+    Answer { question: u64, event: Event },
+}
+
+/// How an answer came to its end.
+pub(crate) enum Ending {
+    /// The engine finished it.
+    Finished(Summary),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl Session {
+    /// Loads a model; Ctrl-C ends the wait with [`Failure::Interrupted`].
+    ///
+    /// From here on Ctrl-C no longer ends the process by itself.
+    pub(crate) fn load(source: &ModelSource, options: Options) -> anyhow::Result<Self> {
+        let started = Instant::now();
+        let (sender, receiver) = channel();
+        listen_for_interrupts(sender.clone())?;
+        let (loaded, source) = (sender.clone(), source.clone());
+        thread::Builder::new().name("load".to_owned()).spawn(move || {
+            let engine = load_engine(&source, &options);
+            // A receiver that has gone means that the user has: the model is dropped here.
+            drop(loaded.send(Happening::Loaded(engine)));
+        })?;
+        loop {
+            match receiver.recv().context("the model did not finish loading")? {
+                Happening::Interrupted => return Err(Failure::Interrupted.into()),
+                Happening::Loaded(engine) => {
+                    let (engine, load_time) = (engine?, started.elapsed());
+                    return Ok(Self { engine, load_time, sender, receiver, question: 0 });
+                }
+                Happening::Answer { .. } => {}
+            }
+        }
+    }
+
+    /// Returns the loaded model.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Asks and hands the answer on piece by piece, until it ends or Ctrl-C ends it.
+    pub(crate) fn ask(
+        &mut self,
+        prompt: Vec<u32>,
+        params: Params,
+        mut on_text: impl FnMut(&str) -> Result<(), Failure>,
+    ) -> anyhow::Result<Ending> {
+        self.question += 1;
+        let question = self.question;
+        // What was pressed before the question was asked is not about its answer.
+        while self.receiver.try_recv().is_ok() {}
+        let is_abandoned = Arc::new(AtomicBool::new(false));
+        let (sender, seen_by_sink) = (self.sender.clone(), Arc::clone(&is_abandoned));
+        self.engine.submit(prompt, params, move |event| {
+            let is_sent = sender.send(Happening::Answer { question, event }).is_ok();
+            if is_sent && !seen_by_sink.load(Ordering::Relaxed) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        let ending = self.receive(question, &mut on_text);
+        is_abandoned.store(true, Ordering::Relaxed);
+        ending
+    }
+
+    fn receive(
+        &self,
+        expected: u64,
+        on_text: &mut impl FnMut(&str) -> Result<(), Failure>,
+    ) -> anyhow::Result<Ending> {
+        loop {
+            match self.receiver.recv().context("the engine ended without an answer")? {
+                Happening::Interrupted => return Ok(Ending::Interrupted),
+                Happening::Answer { question, event } if question == expected => match event {
+                    Event::Prefilled { .. } => {}
+                    Event::Text(text) => on_text(&text)?,
+                    Event::Finished(summary) => return Ok(Ending::Finished(summary)),
+                    Event::Failed(error) => bail!(error),
+                },
+                Happening::Answer { .. } | Happening::Loaded(_) => {}
+            }
+        }
+    }
+}
+
+/// Opens and loads a model in the calling thread.
+pub(crate) fn load_engine(source: &ModelSource, options: &Options) -> anyhow::Result<Engine> {
+    let file = source.open()?;
+    Engine::load(&file, options).with_context(|| format!("cannot load {source}"))
+}
+
+fn listen_for_interrupts(sender: Sender<Happening>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("interrupts".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            while tokio::signal::ctrl_c().await.is_ok() {
+                if sender.send(Happening::Interrupted).is_err() {
+                    break;
+                }
+            }
+        });
+    })?;
+    Ok(())
+}
