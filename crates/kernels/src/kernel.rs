@@ -22,10 +22,8 @@ pub(crate) const TILE_TOKENS: usize = 8;
 pub(crate) struct Tile<'a> {
     /// The rows' bytes, one row after the other.
     pub(crate) weights: &'a [u8],
-    /// Bytes of one row.
-    pub(crate) row_bytes: usize,
-    /// Weights in a row.
-    pub(crate) cols: usize,
+    /// Rows of weights.
+    pub(crate) rows: usize,
     /// Rows of activations.
     pub(crate) tokens: usize,
     /// Quantized activations, `[tokens, ceil(cols / 128)]`; empty for a float format.
@@ -35,26 +33,34 @@ pub(crate) struct Tile<'a> {
 }
 
 impl<'a> Tile<'a> {
-    /// Returns the number of rows.
-    pub(crate) fn rows(&self) -> usize {
-        self.weights.len() / self.row_bytes
+    /// Returns the bytes of `R` rows; beyond the last row, those of the last.
+    #[inline]
+    pub(crate) fn rows_from<const R: usize>(&self, row: usize) -> [&'a [u8]; R] {
+        parts(self.weights, self.rows, row)
     }
 
-    /// Returns the bytes of a row; beyond the last row, those of the last.
-    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
-        &self.weights[row.min(self.rows() - 1) * self.row_bytes..][..self.row_bytes]
+    /// Returns the quantized activations of `B` tokens; beyond the last, those of the last.
+    #[inline]
+    pub(crate) fn groups_from<const B: usize>(&self, token: usize) -> [&'a [Group]; B] {
+        parts(self.groups, self.tokens, token)
     }
 
-    /// Returns the quantized activations of a token; beyond the last token, those of the last.
-    pub(crate) fn token_groups(&self, token: usize) -> &'a [Group] {
-        let row = self.groups.len() / self.tokens;
-        &self.groups[token.min(self.tokens - 1) * row..][..row]
+    /// Returns the unquantized activations of `B` tokens; beyond the last, those of the last.
+    #[inline]
+    pub(crate) fn values_from<const B: usize>(&self, token: usize) -> [&'a [f32]; B] {
+        parts(self.values, self.tokens, token)
     }
+}
 
-    /// Returns the unquantized activations of a token; beyond the last token, those of the last.
-    pub(crate) fn token_values(&self, token: usize) -> &'a [f32] {
-        &self.values[token.min(self.tokens - 1) * self.cols..][..self.cols]
+/// Returns `N` of the `count` equal parts of `all` from the `first` on, repeating the last.
+#[inline]
+fn parts<T, const N: usize>(all: &[T], count: usize, first: usize) -> [&[T]; N] {
+    let len = all.len() / count;
+    let mut parts = [&all[..0]; N];
+    for (i, part) in parts.iter_mut().enumerate() {
+        *part = &all[(first + i).min(count - 1) * len..][..len];
     }
+    parts
 }
 
 /// The products of a tile, `[row][token]`; entries without a row or token have no meaning.
@@ -108,7 +114,7 @@ impl Kernel {
 
     #[inline]
     pub(crate) fn tile(&self, tile: &Tile<'_>, products: &mut Products) {
-        debug_assert!((1..=TILE_ROWS).contains(&tile.rows()), "a tile has a few rows");
+        debug_assert!((1..=TILE_ROWS).contains(&tile.rows), "a tile has a few rows");
         debug_assert!((1..=TILE_TOKENS).contains(&tile.tokens), "a tile has a few tokens");
         match self.code {
             Code::Reference(code) => code((), tile, products),

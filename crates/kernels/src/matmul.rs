@@ -77,8 +77,7 @@ impl<'a> Weights<'a> {
         let token_groups = groups.len() / input.tokens;
         let tile = Tile {
             weights: &self.data[rows.start * self.row_bytes..rows.end * self.row_bytes],
-            row_bytes: self.row_bytes,
-            cols: self.cols,
+            rows: rows.len(),
             tokens: tokens.len(),
             groups: &groups[tokens.start * token_groups..tokens.end * token_groups],
             values: &input.values[tokens.start * self.cols..tokens.end * self.cols],

@@ -16,11 +16,10 @@ use std::arch::x86_64::{
     _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
     _mm256_setzero_si256, _mm256_storeu_ps, _mm256_sub_ps,
 };
-use std::array::from_fn;
 
 use super::{
-    Decoded, HALF, Layout, StepBytes, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0,
-    q5_1, q5_k, ternary_pairs, tq1_0,
+    Decoded, HALF, Layout, Rows, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0, q5_1,
+    q5_k, ternary_pairs, tq1_0,
 };
 use crate::format::Format;
 use crate::isa::Avx2;
@@ -35,8 +34,11 @@ pub(super) trait Unpack: Layout {
     /// What units are unpacked from: the step itself, or the decoded step.
     type View;
 
-    /// Returns the view of a step, which may need `room`.
-    unsafe fn view<'a>(step: &'a Self::Step, room: &'a mut Decoded) -> &'a Self::View;
+    /// Decodes a step to `room` if the view is to be the decoded step.
+    unsafe fn prepare(_step: &Self::Step, _room: &mut Decoded) {}
+
+    /// Returns the view of a prepared step.
+    fn view<'a>(step: &'a Self::Step, room: &'a Decoded) -> &'a Self::View;
 
     /// Returns the scales of the step's half units; a step of 128 has eight.
     unsafe fn scales(view: &Self::View) -> [__m256; 2];
@@ -46,8 +48,8 @@ pub(super) trait Unpack: Layout {
         unreachable!("only formats with minima are asked for them")
     }
 
-    /// Returns the 32 codes of a unit.
-    unsafe fn codes(view: &Self::View, unit: usize) -> [__m256i; 2];
+    /// Returns the 16 codes of the lower (0) or upper (1) half of a unit.
+    unsafe fn codes(view: &Self::View, unit: usize, half: usize) -> __m256i;
 }
 
 /// Returns this tier's code for a format.
@@ -69,82 +71,95 @@ fn tile<U: Unpack>(_: Avx2, tile: &Tile<'_>, products: &mut Products) {
 /// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx2,f16c")]
 fn blocks<U: Unpack, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in (0..tile.rows()).step_by(R) {
-        let rows = from_fn(|r| tile.row(row + r));
+    for row in (0..tile.rows).step_by(R) {
+        let rows = tile.rows_from(row);
         for token in (0..tile.tokens).step_by(B) {
-            let dots = dots::<U, R, B>(rows, from_fn(|b| tile.token_groups(token + b)));
-            for (products, dots) in products[row..].iter_mut().zip(dots) {
-                products[token..token + B].copy_from_slice(&dots);
+            let tokens = tile.groups_from(token);
+            let mut acc = [[[_mm256_setzero_ps(); 2]; B]; R];
+            dots::<U, R, B>(&rows, &tokens, &mut acc);
+            for (products, acc) in products[row..].iter_mut().zip(acc) {
+                for (product, acc) in products[token..].iter_mut().zip(acc) {
+                    *product = sum16(acc);
+                }
             }
         }
     }
 }
 
+/// Adds all steps of `R` rows times `B` tokens.
+///
+/// Loops over arrays are written out, since closures that the library calls may be compiled apart
+/// from their vectors, and `accumulate` is called in one place, so that it is compiled into here.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn dots<U: Unpack, const R: usize, const B: usize>(
-    rows: [&[u8]; R],
-    tokens: [&[Group]; B],
-) -> [[f32; B]; R] {
-    let mut acc = [[[_mm256_setzero_ps(); 2]; B]; R];
+    rows: &[&[u8]; R],
+    tokens: &[&[Group]; B],
+    acc: &mut [[[__m256; 2]; B]; R],
+) {
     let mut rooms = [Decoded::ZERO; R];
-    let rows = rows.map(U::Step::split);
-    let groups = |s: usize| from_fn(|b| &tokens[b][s * (U::STEP / GROUP)..][..U::STEP / GROUP]);
-    let steps = rows[0].0.len();
-    let rows_steps = rows.map(|(steps_of_row, _)| &steps_of_row[..steps]);
-    for s in 0..steps {
-        accumulate::<U, R, B>(from_fn(|r| &rows_steps[r][s]), groups(s), &mut rooms, &mut acc);
+    let rows = Rows::<U, R>::cut(rows);
+    let mut groups = 0..0;
+    for rows in rows.segments() {
+        for s in 0..rows[0].len() {
+            groups = groups.end..groups.end + U::STEP / GROUP;
+            let mut steps = [&rows[0][s]; R];
+            let mut xs = [&tokens[0][groups.clone()]; B];
+            for r in 1..R {
+                steps[r] = &rows[r][s];
+            }
+            for b in 1..B {
+                xs[b] = &tokens[b][groups.clone()];
+            }
+            accumulate::<U, R, B>(&steps, &xs, &mut rooms, acc);
+        }
     }
-    if !rows[0].1.is_empty() {
-        let rests = rows.map(|(_, rest)| U::Step::padded(rest));
-        accumulate::<U, R, B>(rests.each_ref(), groups(steps), &mut rooms, &mut acc);
-    }
-    acc.map(|acc| acc.map(|acc| sum16(acc)))
 }
 
 /// Adds one step of `R` rows times `B` tokens.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn accumulate<U: Unpack, const R: usize, const B: usize>(
-    steps: [&U::Step; R],
-    groups: [&[Group]; B],
+    steps: &[&U::Step; R],
+    groups: &[&[Group]; B],
     rooms: &mut [Decoded; R],
     acc: &mut [[[__m256; 2]; B]; R],
 ) {
-    for step in steps {
-        prefetch(step);
-    }
-    let mut steps_and_rooms = steps.into_iter().zip(rooms);
-    let views: [&U::View; R] = from_fn(|_| {
-        let (step, room) = steps_and_rooms.next().expect("R of each");
+    for (step, room) in steps.iter().zip(&mut *rooms) {
+        prefetch(*step);
         // SAFETY: this function has the features that `Unpack` asks of its callers.
-        unsafe { U::view(step, room) }
-    });
-    let scales: [[[f32; 16]; B]; R] = from_fn(|r| {
+        unsafe { U::prepare(step, room) };
+    }
+    let mut scales = [[[[0.0; 8]; 2]; B]; R];
+    for r in 0..R {
         // SAFETY: as above.
-        let scales = unsafe { U::scales(views[r]) };
-        from_fn(|b| products(scales, groups[b]))
-    });
+        let of_weights = unsafe { U::scales(U::view(steps[r], &rooms[r])) };
+        for b in 0..B {
+            for (h, group) in groups[b].iter().enumerate() {
+                let product = _mm256_mul_ps(of_weights[h], _mm256_set1_ps(group.scale));
+                store_floats(product, &mut scales[r][b][h]);
+            }
+        }
+    }
     for first in (0..U::STEP / UNIT).step_by(U::CHUNK / UNIT) {
-        let mut sums = [[[_mm256_setzero_si256(); 2]; B]; R];
-        for unit in first..first + U::CHUNK / UNIT {
-            // SAFETY: as above.
-            let codes: [[__m256i; 2]; R] = from_fn(|r| unsafe { U::codes(views[r], unit) });
-            for b in 0..B {
-                let x = load_codes(&groups[b][unit / 4].codes[unit % 4]);
+        for h in 0..2 {
+            let mut sums = [[_mm256_setzero_si256(); B]; R];
+            for unit in first..first + U::CHUNK / UNIT {
                 for r in 0..R {
-                    for h in 0..2 {
-                        let products = _mm256_madd_epi16(codes[r][h], x[h]);
-                        sums[r][b][h] = _mm256_add_epi32(sums[r][b][h], products);
+                    // SAFETY: as above.
+                    let codes = unsafe { U::codes(U::view(steps[r], &rooms[r]), unit, h) };
+                    for b in 0..B {
+                        let x = load_codes(&groups[b][unit / 4].codes[unit % 4], h);
+                        let products = _mm256_madd_epi16(codes, x);
+                        sums[r][b] = _mm256_add_epi32(sums[r][b], products);
                     }
                 }
             }
-        }
-        for r in 0..R {
-            for b in 0..B {
-                for h in 0..2 {
-                    let scale = _mm256_set1_ps(scales[r][b][2 * first + h]);
-                    let product = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums[r][b][h]));
+            for r in 0..R {
+                for b in 0..B {
+                    let half = 2 * first + h;
+                    let scale = _mm256_set1_ps(scales[r][b][half / 8][half % 8]);
+                    let product = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums[r][b]));
                     acc[r][b][h] = _mm256_add_ps(acc[r][b][h], product);
                 }
             }
@@ -153,7 +168,7 @@ fn accumulate<U: Unpack, const R: usize, const B: usize>(
     if U::MINS {
         for r in 0..R {
             // SAFETY: as above.
-            let mins = unsafe { U::mins(views[r]) };
+            let mins = unsafe { U::mins(U::view(steps[r], &rooms[r])) };
             for b in 0..B {
                 for (h, group) in groups[b].iter().enumerate() {
                     let product = _mm256_mul_ps(mins[h], load_floats(&group.sums));
@@ -162,19 +177,6 @@ fn accumulate<U: Unpack, const R: usize, const B: usize>(
             }
         }
     }
-}
-
-/// Returns the scales of half units times those of their activations.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn products(scales: [__m256; 2], groups: &[Group]) -> [f32; 16] {
-    let mut out = [[0.0; 8]; 2];
-    for (h, group) in groups.iter().enumerate() {
-        let product = _mm256_mul_ps(scales[h], _mm256_set1_ps(group.scale));
-        // SAFETY: the array has room for the eight floats that are written.
-        unsafe { _mm256_storeu_ps(out[h].as_mut_ptr(), product) };
-    }
-    from_fn(|i| out[i / 8][i % 8])
 }
 
 /// Adds the lanes as a tree, in the order of `lanes::sum16`.
@@ -195,15 +197,21 @@ pub(super) fn prefetch<T>(at: &T) {
     _mm_prefetch::<_MM_HINT_T0>(ahead);
 }
 
-/// Reads the codes of a unit of activations, or decoded ones.
+/// Reads half the codes of a unit of activations, or decoded ones.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn load_codes(codes: &[i16; UNIT]) -> [__m256i; 2] {
-    [0, HALF].map(|half| {
-        let codes: &[i16] = &codes[half..half + HALF];
-        // SAFETY: the slice has the 32 bytes that are read.
-        unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
-    })
+fn load_codes(codes: &[i16; UNIT], half: usize) -> __m256i {
+    let codes: &[i16; HALF] = &codes.as_chunks().0[half];
+    // SAFETY: the array has the 32 bytes that are read.
+    unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
+}
+
+/// Writes eight floats.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+fn store_floats(vector: __m256, floats: &mut [f32; 8]) {
+    // SAFETY: the array has room for the eight floats that are written.
+    unsafe { _mm256_storeu_ps(floats.as_mut_ptr(), vector) };
 }
 
 /// Reads eight floats.
@@ -247,8 +255,12 @@ macro_rules! unpack_by_decoding {
 
             #[target_feature(enable = "avx2,f16c")]
             #[inline]
-            unsafe fn view<'a>(step: &'a Self::Step, room: &'a mut Decoded) -> &'a Decoded {
+            unsafe fn prepare(step: &Self::Step, room: &mut Decoded) {
                 Self::decode(step, room);
+            }
+
+            #[inline]
+            fn view<'a>(_: &'a Self::Step, room: &'a Decoded) -> &'a Decoded {
                 room
             }
 
@@ -268,8 +280,8 @@ macro_rules! unpack_by_decoding {
 
             #[target_feature(enable = "avx2,f16c")]
             #[inline]
-            unsafe fn codes(view: &Decoded, unit: usize) -> [__m256i; 2] {
-                load_codes(&view.codes.as_chunks().0[unit])
+            unsafe fn codes(view: &Decoded, unit: usize, half: usize) -> __m256i {
+                load_codes(&view.codes.as_chunks().0[unit], half)
             }
         }
     )*};

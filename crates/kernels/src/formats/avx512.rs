@@ -7,21 +7,21 @@
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtsi64_si128,
     _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch,
     _mm_unpacklo_epi16, _mm256_add_ps, _mm256_castps256_ps128, _mm256_cvtph_ps,
     _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_set1_epi16, _mm512_add_ps,
-    _mm512_castps512_ps256, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpwssd_epi32,
-    _mm512_extractf32x8_ps, _mm512_insertf32x8, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_blend_ps, _mm512_mul_ps, _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_sub_ps, _mm512_zextps256_ps512,
+    _mm512_castps512_ps256, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_extractf32x8_ps,
+    _mm512_insertf32x8, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_mul_ps,
+    _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_sub_ps,
+    _mm512_zextps256_ps512,
 };
-use std::array::from_fn;
 
 use super::{
-    Decoded, Layout, StepBytes, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0, q5_1,
-    q5_k, ternary_pairs, tq1_0,
+    Decoded, Layout, Rows, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0, q5_1, q5_k,
+    ternary_pairs, tq1_0,
 };
 use crate::format::Format;
 use crate::isa::Avx512;
@@ -36,8 +36,11 @@ pub(super) trait Unpack: Layout {
     /// What units are unpacked from: the step itself, or the decoded step.
     type View;
 
-    /// Returns the view of a step, which may need `room`.
-    unsafe fn view<'a>(step: &'a Self::Step, room: &'a mut Decoded) -> &'a Self::View;
+    /// Decodes a step to `room` if the view is to be the decoded step.
+    unsafe fn prepare(_step: &Self::Step, _room: &mut Decoded) {}
+
+    /// Returns the view of a prepared step.
+    fn view<'a>(step: &'a Self::Step, room: &'a Decoded) -> &'a Self::View;
 
     /// Returns the scales of the step's half units; a step of 128 has eight.
     unsafe fn scales(view: &Self::View) -> __m512;
@@ -70,78 +73,92 @@ fn tile<U: Unpack>(_: Avx512, tile: &Tile<'_>, products: &mut Products) {
 /// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn blocks<U: Unpack, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in (0..tile.rows()).step_by(R) {
-        let rows = from_fn(|r| tile.row(row + r));
+    for row in (0..tile.rows).step_by(R) {
+        let rows = tile.rows_from(row);
         for token in (0..tile.tokens).step_by(B) {
-            let dots = dots::<U, R, B>(rows, from_fn(|b| tile.token_groups(token + b)));
-            for (products, dots) in products[row..].iter_mut().zip(dots) {
-                products[token..token + B].copy_from_slice(&dots);
+            let tokens = tile.groups_from(token);
+            let mut acc = [[_mm512_setzero_ps(); B]; R];
+            dots::<U, R, B>(&rows, &tokens, &mut acc);
+            for (products, acc) in products[row..].iter_mut().zip(acc) {
+                for (product, acc) in products[token..].iter_mut().zip(acc) {
+                    *product = sum16(acc);
+                }
             }
         }
     }
 }
 
+/// Adds all steps of `R` rows times `B` tokens.
+///
+/// Loops over arrays are written out, since closures that the library calls may be compiled apart
+/// from their vectors, and `accumulate` is called in one place, so that it is compiled into here.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn dots<U: Unpack, const R: usize, const B: usize>(
-    rows: [&[u8]; R],
-    tokens: [&[Group]; B],
-) -> [[f32; B]; R] {
-    let mut acc = [[_mm512_setzero_ps(); B]; R];
+    rows: &[&[u8]; R],
+    tokens: &[&[Group]; B],
+    acc: &mut [[__m512; B]; R],
+) {
     let mut rooms = [Decoded::ZERO; R];
-    let rows = rows.map(U::Step::split);
-    let groups = |s: usize| from_fn(|b| &tokens[b][s * (U::STEP / GROUP)..][..U::STEP / GROUP]);
-    let steps = rows[0].0.len();
-    let rows_steps = rows.map(|(steps_of_row, _)| &steps_of_row[..steps]);
-    for s in 0..steps {
-        accumulate::<U, R, B>(from_fn(|r| &rows_steps[r][s]), groups(s), &mut rooms, &mut acc);
+    let rows = Rows::<U, R>::cut(rows);
+    let mut groups = 0..0;
+    for rows in rows.segments() {
+        for s in 0..rows[0].len() {
+            groups = groups.end..groups.end + U::STEP / GROUP;
+            let mut steps = [&rows[0][s]; R];
+            let mut xs = [&tokens[0][groups.clone()]; B];
+            for r in 1..R {
+                steps[r] = &rows[r][s];
+            }
+            for b in 1..B {
+                xs[b] = &tokens[b][groups.clone()];
+            }
+            accumulate::<U, R, B>(&steps, &xs, &mut rooms, acc);
+        }
     }
-    if !rows[0].1.is_empty() {
-        let rests = rows.map(|(_, rest)| U::Step::padded(rest));
-        accumulate::<U, R, B>(rests.each_ref(), groups(steps), &mut rooms, &mut acc);
-    }
-    acc.map(|acc| acc.map(|acc| sum16(acc)))
 }
 
 /// Adds one step of `R` rows times `B` tokens.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn accumulate<U: Unpack, const R: usize, const B: usize>(
-    steps: [&U::Step; R],
-    groups: [&[Group]; B],
+    steps: &[&U::Step; R],
+    groups: &[&[Group]; B],
     rooms: &mut [Decoded; R],
     acc: &mut [[__m512; B]; R],
 ) {
-    for step in steps {
-        prefetch(step);
-    }
-    let mut steps_and_rooms = steps.into_iter().zip(rooms);
-    let views: [&U::View; R] = from_fn(|_| {
-        let (step, room) = steps_and_rooms.next().expect("R of each");
+    for (step, room) in steps.iter().zip(&mut *rooms) {
+        prefetch(*step);
         // SAFETY: this function has the features that `Unpack` asks of its callers.
-        unsafe { U::view(step, room) }
-    });
-    let x_scales = groups.map(|groups| x_scales(groups));
-    let scales: [[__m512; B]; R] = from_fn(|r| {
+        unsafe { U::prepare(step, room) };
+    }
+    let mut scales = [[_mm512_setzero_ps(); B]; R];
+    for r in 0..R {
         // SAFETY: as above.
-        let scales = unsafe { U::scales(views[r]) };
-        from_fn(|b| _mm512_mul_ps(scales, x_scales[b]))
-    });
+        let of_weights = unsafe { U::scales(U::view(steps[r], &rooms[r])) };
+        for b in 0..B {
+            scales[r][b] = _mm512_mul_ps(of_weights, x_scales(groups[b]));
+        }
+    }
     for first in (0..U::STEP / UNIT).step_by(U::CHUNK / UNIT) {
         let mut sums = [[_mm512_setzero_si512(); B]; R];
         for unit in first..first + U::CHUNK / UNIT {
-            // SAFETY: as above.
-            let codes: [__m512i; R] = from_fn(|r| unsafe { U::codes(views[r], unit) });
-            for b in 0..B {
-                let x = load_codes(&groups[b][unit / 4].codes[unit % 4]);
-                for r in 0..R {
-                    sums[r][b] = _mm512_dpwssd_epi32(sums[r][b], codes[r], x);
+            for r in 0..R {
+                // SAFETY: as above.
+                let codes = unsafe { U::codes(U::view(steps[r], &rooms[r]), unit) };
+                for b in 0..B {
+                    let x = load_codes(&groups[b][unit / 4].codes[unit % 4]);
+                    sums[r][b] = add_pair_products(sums[r][b], codes, x);
                 }
             }
         }
         for r in 0..R {
             for b in 0..B {
-                let scale = _mm512_permutexvar_ps(halves_of(first), scales[r][b]);
+                let scale = if U::CHUNK == U::STEP {
+                    scales[r][b] // the step has one scale
+                } else {
+                    _mm512_permutexvar_ps(halves_of(first), scales[r][b])
+                };
                 let product = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sums[r][b]));
                 acc[r][b] = _mm512_add_ps(acc[r][b], product);
             }
@@ -150,12 +167,33 @@ fn accumulate<U: Unpack, const R: usize, const B: usize>(
     if U::MINS {
         for r in 0..R {
             // SAFETY: as above.
-            let mins = unsafe { U::mins(views[r]) };
+            let mins = unsafe { U::mins(U::view(steps[r], &rooms[r])) };
             for b in 0..B {
-                acc[r][b] = _mm512_sub_ps(acc[r][b], _mm512_mul_ps(mins, x_sums(groups[b])));
+                let product = _mm512_mul_ps(mins, x_sums(groups[b]));
+                acc[r][b] = _mm512_sub_ps(acc[r][b], product);
             }
         }
     }
+}
+
+/// Adds to each sum the products of a pair of codes.
+///
+/// As assembly, because the compiler would make the intrinsic two instructions, for a latency that
+/// independent rows hide anyway.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+fn add_pair_products(mut sums: __m512i, codes: __m512i, x: __m512i) -> __m512i {
+    // SAFETY: the instruction changes its first operand only, and this function has its feature.
+    unsafe {
+        asm!(
+            "vpdpwssd {sums}, {codes}, {x}",
+            sums = inout(zmm_reg) sums,
+            codes = in(zmm_reg) codes,
+            x = in(zmm_reg) x,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
 }
 
 /// Returns the scale of the activations in the lane of each half unit.
@@ -277,8 +315,12 @@ macro_rules! unpack_by_decoding {
 
             #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
             #[inline]
-            unsafe fn view<'a>(step: &'a Self::Step, room: &'a mut Decoded) -> &'a Decoded {
+            unsafe fn prepare(step: &Self::Step, room: &mut Decoded) {
                 Self::decode(step, room);
+            }
+
+            #[inline]
+            fn view<'a>(_: &'a Self::Step, room: &'a Decoded) -> &'a Decoded {
                 room
             }
 

@@ -70,11 +70,12 @@ pub(super) fn quantize<E: Element>(weights: &[f32], out: &mut [u8]) {
 
 /// Computes a tile, one weight at a time.
 pub(super) fn tile<E: Element>((): (), tile: &Tile<'_>, products: &mut Products) {
-    for (row, products) in products.iter_mut().enumerate().take(tile.rows()) {
+    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
         for (token, product) in products.iter_mut().enumerate().take(tile.tokens) {
             let mut acc = [0.0; LANES];
-            let weights = tile.row(row).chunks_exact(E::BYTES).map(E::read);
-            for (e, (w, x)) in weights.zip(tile.token_values(token)).enumerate() {
+            let ([bytes], [values]) = (tile.rows_from(row), tile.values_from(token));
+            let weights = bytes.chunks_exact(E::BYTES).map(E::read);
+            for (e, (w, x)) in weights.zip(values).enumerate() {
                 acc[e % LANES] += w * x;
             }
             *product = sum16(std::array::from_fn(|l| acc[l] + acc[l + 16]));

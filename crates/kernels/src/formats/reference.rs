@@ -2,7 +2,7 @@
 //!
 //! Invariant: what this file computes is right by definition; speed has no say in it.
 
-use super::{Decoded, HALF, Layout, StepBytes, dispatch, float};
+use super::{Decoded, HALF, Layout, Rows, dispatch, float};
 use crate::format::Format;
 use crate::kernel::{Products, Tile, TileFn};
 use crate::lanes::sum16;
@@ -30,14 +30,16 @@ pub(super) fn dequantize<L: Layout>(row: &[u8], out: &mut [f32]) {
 }
 
 fn tile<L: Layout>((): (), tile: &Tile<'_>, products: &mut Products) {
-    for (row, products) in products.iter_mut().enumerate().take(tile.rows()) {
+    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
         let mut decoded = Decoded::ZERO;
         let mut acc = [[0.0; 16]; crate::kernel::TILE_TOKENS];
         let mut first_group = 0;
-        for_each_step::<L>(tile.row(row), |step| {
+        let [bytes] = tile.rows_from(row);
+        for_each_step::<L>(bytes, |step| {
             L::decode(step, &mut decoded);
             for (token, acc) in acc.iter_mut().enumerate().take(tile.tokens) {
-                let groups = &tile.token_groups(token)[first_group..][..L::STEP / GROUP];
+                let [groups] = tile.groups_from(token);
+                let groups = &groups[first_group..][..L::STEP / GROUP];
                 accumulate::<L>(&decoded, groups, acc);
             }
             first_group += L::STEP / GROUP;
@@ -47,14 +49,8 @@ fn tile<L: Layout>((): (), tile: &Tile<'_>, products: &mut Products) {
 }
 
 fn for_each_step<L: Layout>(row: &[u8], mut f: impl FnMut(&L::Step)) {
-    const {
-        let block = (L::FORMAT.block_elements(), L::FORMAT.block_bytes());
-        assert!(L::Step::LEN * block.0 == L::STEP * block.1, "a step is whole blocks");
-    };
-    let (steps, rest) = L::Step::split(row);
-    steps.iter().for_each(&mut f);
-    if !rest.is_empty() {
-        f(&L::Step::padded(rest));
+    for [steps] in Rows::<L, 1>::cut(&[row]).segments() {
+        steps.iter().for_each(&mut f);
     }
 }
 

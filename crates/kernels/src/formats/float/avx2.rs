@@ -8,7 +8,6 @@ use std::arch::x86_64::{
     __m256, _mm256_add_ps, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
     _mm256_loadu_ps, _mm256_mul_ps, _mm256_setzero_ps, _mm256_slli_epi32,
 };
-use std::array::from_fn;
 
 use half::{bf16, f16};
 
@@ -64,48 +63,50 @@ pub(in crate::formats) fn tile<E: Load>(_: Avx2, tile: &Tile<'_>, products: &mut
 /// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx2,f16c")]
 fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in (0..tile.rows()).step_by(R) {
-        let rows = from_fn(|r| tile.row(row + r));
+    for row in (0..tile.rows).step_by(R) {
+        let rows = tile.rows_from(row);
         for token in (0..tile.tokens).step_by(B) {
-            let dots = dots::<E, R, B>(rows, from_fn(|b| tile.token_values(token + b)));
-            for (products, dots) in products[row..].iter_mut().zip(dots) {
-                products[token..token + B].copy_from_slice(&dots);
+            let tokens = tile.values_from(token);
+            let mut acc = [[[_mm256_setzero_ps(); 4]; B]; R];
+            dots::<E, R, B>(&rows, &tokens, &mut acc);
+            for (products, acc) in products[row..].iter_mut().zip(acc) {
+                for (product, acc) in products[token..].iter_mut().zip(acc) {
+                    let [a, b, c, d] = acc;
+                    *product = sum16([_mm256_add_ps(a, c), _mm256_add_ps(b, d)]);
+                }
             }
         }
     }
 }
 
+/// Adds all weights of `R` rows times `B` tokens, 32 at a time.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 fn dots<E: Load, const R: usize, const B: usize>(
-    rows: [&[u8]; R],
-    tokens: [&[f32]; B],
-) -> [[f32; B]; R] {
-    let mut acc = [[[_mm256_setzero_ps(); 4]; B]; R];
+    rows: &[&[u8]; R],
+    tokens: &[&[f32]; B],
+    acc: &mut [[[__m256; 4]; B]; R],
+) {
     let whole = tokens[0].len() / LANES;
-    let mut add = |rows: [&[u8]; R], tokens: [&[f32]; B], at: usize| {
-        for quarter in 0..4 {
-            let at = at + quarter * 8;
-            // SAFETY: this function has the features that `Load` asks of its callers.
-            let w: [__m256; R] = from_fn(|r| unsafe { E::load(rows[r], at) });
-            for b in 0..B {
-                let x = load_floats(tokens[b][at..].first_chunk().expect("lanes lie in a row"));
-                for r in 0..R {
-                    acc[r][b][quarter] = _mm256_add_ps(acc[r][b][quarter], _mm256_mul_ps(w[r], x));
+    let rests = rows.map(|row| filled_up::<u8, { LANES * 4 }>(&row[whole * LANES * E::BYTES..]));
+    let x_rests = tokens.map(|x| filled_up::<f32, LANES>(&x[whole * LANES..]));
+    let rests = (rests.each_ref().map(|row| &row[..]), x_rests.each_ref().map(|x| &x[..]));
+    let has_rest = usize::from(!tokens[0].len().is_multiple_of(LANES));
+    for ((rows, tokens), steps) in [((*rows, *tokens), whole), (rests, has_rest)] {
+        for first in (0..steps).map(|step| step * LANES) {
+            for r in 0..R {
+                let weights = &rows[r][first * E::BYTES..][..LANES * E::BYTES];
+                prefetch(&weights[0]);
+                for part in 0..4 {
+                    // SAFETY: this function has the features that `Load` asks of its callers.
+                    let w = unsafe { E::load(weights, part * 8) };
+                    for b in 0..B {
+                        let x = load_floats(&tokens[b][first..][..LANES].as_chunks().0[part]);
+                        let product = _mm256_mul_ps(w, x);
+                        acc[r][b][part] = _mm256_add_ps(acc[r][b][part], product);
+                    }
                 }
             }
         }
-    };
-    for step in 0..whole {
-        for row in rows {
-            prefetch(&row[step * LANES * E::BYTES]);
-        }
-        add(rows, tokens, step * LANES);
     }
-    if !tokens[0].len().is_multiple_of(LANES) {
-        let rows = rows.map(|row| filled_up::<u8, { LANES * 4 }>(&row[whole * LANES * E::BYTES..]));
-        let tokens = tokens.map(|x| filled_up::<f32, LANES>(&x[whole * LANES..]));
-        add(from_fn(|r| &rows[r][..]), from_fn(|b| &tokens[b][..]), 0);
-    }
-    acc.map(|acc| acc.map(|[a, b, c, d]| sum16([_mm256_add_ps(a, c), _mm256_add_ps(b, d)])))
 }

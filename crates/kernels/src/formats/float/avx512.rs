@@ -8,7 +8,6 @@ use std::arch::x86_64::{
     __m512, _mm512_add_ps, _mm512_castsi512_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
     _mm512_loadu_ps, _mm512_mul_ps, _mm512_setzero_ps, _mm512_slli_epi32,
 };
-use std::array::from_fn;
 
 use half::{bf16, f16};
 
@@ -65,50 +64,52 @@ pub(in crate::formats) fn tile<E: Load>(_: Avx512, tile: &Tile<'_>, products: &m
 /// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in (0..tile.rows()).step_by(R) {
-        let rows = from_fn(|r| tile.row(row + r));
+    for row in (0..tile.rows).step_by(R) {
+        let rows = tile.rows_from(row);
         for token in (0..tile.tokens).step_by(B) {
-            let dots = dots::<E, R, B>(rows, from_fn(|b| tile.token_values(token + b)));
-            for (products, dots) in products[row..].iter_mut().zip(dots) {
-                products[token..token + B].copy_from_slice(&dots);
+            let tokens = tile.values_from(token);
+            let mut acc = [[[_mm512_setzero_ps(); 2]; B]; R];
+            dots::<E, R, B>(&rows, &tokens, &mut acc);
+            for (products, acc) in products[row..].iter_mut().zip(acc) {
+                for (product, acc) in products[token..].iter_mut().zip(acc) {
+                    let [low, high] = acc;
+                    *product = sum16(_mm512_add_ps(low, high));
+                }
             }
         }
     }
 }
 
+/// Adds all weights of `R` rows times `B` tokens, 32 at a time.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
 fn dots<E: Load, const R: usize, const B: usize>(
-    rows: [&[u8]; R],
-    tokens: [&[f32]; B],
-) -> [[f32; B]; R] {
-    let mut acc = [[[_mm512_setzero_ps(); 2]; B]; R];
+    rows: &[&[u8]; R],
+    tokens: &[&[f32]; B],
+    acc: &mut [[[__m512; 2]; B]; R],
+) {
     let whole = tokens[0].len() / LANES;
-    let mut add = |rows: [&[u8]; R], tokens: [&[f32]; B], at: usize| {
-        for half in 0..2 {
-            let at = at + half * 16;
-            // SAFETY: this function has the features that `Load` asks of its callers.
-            let w: [__m512; R] = from_fn(|r| unsafe { E::load(rows[r], at) });
-            for b in 0..B {
-                let x = load_floats(tokens[b][at..].first_chunk().expect("lanes lie in a row"));
-                for r in 0..R {
-                    acc[r][b][half] = _mm512_add_ps(acc[r][b][half], _mm512_mul_ps(w[r], x));
+    let rests = rows.map(|row| filled_up::<u8, { LANES * 4 }>(&row[whole * LANES * E::BYTES..]));
+    let x_rests = tokens.map(|x| filled_up::<f32, LANES>(&x[whole * LANES..]));
+    let rests = (rests.each_ref().map(|row| &row[..]), x_rests.each_ref().map(|x| &x[..]));
+    let has_rest = usize::from(!tokens[0].len().is_multiple_of(LANES));
+    for ((rows, tokens), steps) in [((*rows, *tokens), whole), (rests, has_rest)] {
+        for first in (0..steps).map(|step| step * LANES) {
+            for r in 0..R {
+                let weights = &rows[r][first * E::BYTES..][..LANES * E::BYTES];
+                prefetch(&weights[0]);
+                for part in 0..2 {
+                    // SAFETY: this function has the features that `Load` asks of its callers.
+                    let w = unsafe { E::load(weights, part * 16) };
+                    for b in 0..B {
+                        let x = load_floats(&tokens[b][first..][..LANES].as_chunks().0[part]);
+                        let product = _mm512_mul_ps(w, x);
+                        acc[r][b][part] = _mm512_add_ps(acc[r][b][part], product);
+                    }
                 }
             }
         }
-    };
-    for step in 0..whole {
-        for row in rows {
-            prefetch(&row[step * LANES * E::BYTES]);
-        }
-        add(rows, tokens, step * LANES);
     }
-    if !tokens[0].len().is_multiple_of(LANES) {
-        let rows = rows.map(|row| filled_up::<u8, { LANES * 4 }>(&row[whole * LANES * E::BYTES..]));
-        let tokens = tokens.map(|x| filled_up::<f32, LANES>(&x[whole * LANES..]));
-        add(from_fn(|r| &rows[r][..]), from_fn(|b| &tokens[b][..]), 0);
-    }
-    acc.map(|acc| acc.map(|[low, high]| sum16(_mm512_add_ps(low, high))))
 }
 
 /// Reads 16 floats.

@@ -17,7 +17,7 @@ impl Unpack for Q1_0 {
     type View = [u8; 18];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 18], _: &'a mut Decoded) -> &'a [u8; 18] {
+    fn view<'a>(step: &'a [u8; 18], _: &'a Decoded) -> &'a [u8; 18] {
         step
     }
 
@@ -29,13 +29,11 @@ impl Unpack for Q1_0 {
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 18], unit: usize) -> [__m256i; 2] {
-        [0, 2].map(|half| {
-            let bits = u16::from_le_bytes(*array_at(step, 2 + 4 * unit + half));
-            let bits = _mm256_and_si256(_mm256_set1_epi16(bits.cast_signed()), lane_bits());
-            let clear = _mm256_cmpeq_epi16(bits, _mm256_setzero_si256());
-            _mm256_or_si256(clear, _mm256_set1_epi16(1))
-        })
+    unsafe fn codes(step: &[u8; 18], unit: usize, half: usize) -> __m256i {
+        let bits = u16::from_le_bytes(*array_at(step, 2 + 4 * unit + 2 * half));
+        let bits = _mm256_and_si256(_mm256_set1_epi16(bits.cast_signed()), lane_bits());
+        let clear = _mm256_cmpeq_epi16(bits, _mm256_setzero_si256());
+        _mm256_or_si256(clear, _mm256_set1_epi16(1))
     }
 }
 

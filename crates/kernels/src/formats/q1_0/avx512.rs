@@ -14,7 +14,7 @@ impl Unpack for Q1_0 {
     type View = [u8; 18];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 18], _: &'a mut Decoded) -> &'a [u8; 18] {
+    fn view<'a>(step: &'a [u8; 18], _: &'a Decoded) -> &'a [u8; 18] {
         step
     }
 

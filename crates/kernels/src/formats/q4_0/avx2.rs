@@ -17,7 +17,7 @@ impl Unpack for Q4_0 {
     type View = [u8; 72];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 72], _: &'a mut Decoded) -> &'a [u8; 72] {
+    fn view<'a>(step: &'a [u8; 72], _: &'a Decoded) -> &'a [u8; 72] {
         step
     }
 
@@ -29,10 +29,12 @@ impl Unpack for Q4_0 {
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 72], unit: usize) -> [__m256i; 2] {
+    unsafe fn codes(step: &[u8; 72], unit: usize, half: usize) -> __m256i {
         let words = _mm256_cvtepu8_epi16(load_16(step, 18 * unit + 2));
-        let low = _mm256_and_si256(words, _mm256_set1_epi16(15));
-        [low, _mm256_srli_epi16::<4>(words)]
-            .map(|codes| _mm256_sub_epi16(codes, _mm256_set1_epi16(8)))
+        let codes = match half {
+            0 => _mm256_and_si256(words, _mm256_set1_epi16(15)),
+            _ => _mm256_srli_epi16::<4>(words),
+        };
+        _mm256_sub_epi16(codes, _mm256_set1_epi16(8))
     }
 }

@@ -18,7 +18,7 @@ impl Unpack for Q4_0 {
     type View = [u8; 72];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 72], _: &'a mut Decoded) -> &'a [u8; 72] {
+    fn view<'a>(step: &'a [u8; 72], _: &'a Decoded) -> &'a [u8; 72] {
         step
     }
 

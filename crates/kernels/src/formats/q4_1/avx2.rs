@@ -17,7 +17,7 @@ impl Unpack for Q4_1 {
     type View = [u8; 80];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 80], _: &'a mut Decoded) -> &'a [u8; 80] {
+    fn view<'a>(step: &'a [u8; 80], _: &'a Decoded) -> &'a [u8; 80] {
         step
     }
 
@@ -30,14 +30,17 @@ impl Unpack for Q4_1 {
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
     unsafe fn mins(step: &[u8; 80]) -> [__m256; 2] {
-        four_scales(step, 2, 20).map(|mins| _mm256_xor_ps(mins, _mm256_set1_ps(-0.0)))
+        let [mins, zeros] = four_scales(step, 2, 20);
+        [_mm256_xor_ps(mins, _mm256_set1_ps(-0.0)), zeros]
     }
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 80], unit: usize) -> [__m256i; 2] {
+    unsafe fn codes(step: &[u8; 80], unit: usize, half: usize) -> __m256i {
         let words = _mm256_cvtepu8_epi16(load_16(step, 20 * unit + 4));
-        let low = _mm256_and_si256(words, _mm256_set1_epi16(15));
-        [low, _mm256_srli_epi16::<4>(words)]
+        match half {
+            0 => _mm256_and_si256(words, _mm256_set1_epi16(15)),
+            _ => _mm256_srli_epi16::<4>(words),
+        }
     }
 }

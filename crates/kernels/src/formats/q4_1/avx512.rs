@@ -18,7 +18,7 @@ impl Unpack for Q4_1 {
     type View = [u8; 80];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 80], _: &'a mut Decoded) -> &'a [u8; 80] {
+    fn view<'a>(step: &'a [u8; 80], _: &'a Decoded) -> &'a [u8; 80] {
         step
     }
 

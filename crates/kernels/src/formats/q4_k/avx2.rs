@@ -19,7 +19,7 @@ impl Unpack for Q4K {
     type View = [u8; 144];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 144], _: &'a mut Decoded) -> &'a [u8; 144] {
+    fn view<'a>(step: &'a [u8; 144], _: &'a Decoded) -> &'a [u8; 144] {
         step
     }
 
@@ -39,15 +39,12 @@ impl Unpack for Q4K {
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 144], unit: usize) -> [__m256i; 2] {
-        [16, 32].map(|half| {
-            let words = _mm256_cvtepu8_epi16(load_16(step, unit / 2 * 32 + half));
-            if unit % 2 == 0 {
-                _mm256_and_si256(words, _mm256_set1_epi16(15))
-            } else {
-                _mm256_srli_epi16::<4>(words)
-            }
-        })
+    unsafe fn codes(step: &[u8; 144], unit: usize, half: usize) -> __m256i {
+        let words = _mm256_cvtepu8_epi16(load_16(step, 16 + unit / 2 * 32 + 16 * half));
+        match unit % 2 {
+            0 => _mm256_and_si256(words, _mm256_set1_epi16(15)),
+            _ => _mm256_srli_epi16::<4>(words),
+        }
     }
 }
 
@@ -57,7 +54,7 @@ impl Unpack for Q4K {
 fn spread(bytes: u64, scale: [__m256; 2]) -> [__m256; 2] {
     let bytes = _mm_cvtsi64_si128(bytes.cast_signed());
     let bytes = _mm_unpacklo_epi8(bytes, bytes);
-    let times =
-        |bytes, scale| _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)));
-    [times(bytes, scale[0]), times(_mm_srli_si128::<8>(bytes), scale[1])]
+    let low = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+    let high = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes)));
+    [_mm256_mul_ps(scale[0], low), _mm256_mul_ps(scale[1], high)]
 }

@@ -19,7 +19,7 @@ impl Unpack for Q4K {
     type View = [u8; 144];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 144], _: &'a mut Decoded) -> &'a [u8; 144] {
+    fn view<'a>(step: &'a [u8; 144], _: &'a Decoded) -> &'a [u8; 144] {
         step
     }
 

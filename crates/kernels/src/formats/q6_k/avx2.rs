@@ -18,7 +18,7 @@ impl Unpack for Q6K {
     type View = [u8; 210];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 210], _: &'a mut Decoded) -> &'a [u8; 210] {
+    fn view<'a>(step: &'a [u8; 210], _: &'a Decoded) -> &'a [u8; 210] {
         step
     }
 
@@ -27,24 +27,22 @@ impl Unpack for Q6K {
     unsafe fn scales(step: &[u8; 210]) -> [__m256; 2] {
         let d = one_scale(step, 208);
         let bytes = load_16(step, 192);
-        let times = |bytes, d| _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
-        [times(bytes, d[0]), times(_mm_srli_si128::<8>(bytes), d[1])]
+        let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        let high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes)));
+        [_mm256_mul_ps(d[0], low), _mm256_mul_ps(d[1], high)]
     }
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 210], unit: usize) -> [__m256i; 2] {
+    unsafe fn codes(step: &[u8; 210], unit: usize, half: usize) -> __m256i {
         let (part, n) = (unit / 4, unit % 4);
-        let low_shift = _mm_cvtsi32_si128([0, 0, 4, 4][n]);
-        let high_shift = _mm_cvtsi32_si128([0, 2, 4, 6][n]);
-        [0, 16].map(|half| {
-            let low = _mm256_cvtepu8_epi16(load_16(step, part * 64 + n % 2 * 32 + half));
-            let low = _mm256_srl_epi16(low, low_shift);
-            let low = _mm256_and_si256(low, _mm256_set1_epi16(0x0f));
-            let high = _mm256_cvtepu8_epi16(load_16(step, 128 + part * 32 + half));
-            let high = _mm256_srl_epi16(_mm256_slli_epi16::<4>(high), high_shift);
-            let high = _mm256_and_si256(high, _mm256_set1_epi16(0x30));
-            _mm256_sub_epi16(_mm256_or_si256(low, high), _mm256_set1_epi16(32))
-        })
+        let low = _mm256_cvtepu8_epi16(load_16(step, part * 64 + n % 2 * 32 + 16 * half));
+        let low = _mm256_srl_epi16(low, _mm_cvtsi32_si128([0, 0, 4, 4][n]));
+        let low = _mm256_and_si256(low, _mm256_set1_epi16(0x0f));
+        let high = _mm256_cvtepu8_epi16(load_16(step, 128 + part * 32 + 16 * half));
+        let high = _mm256_slli_epi16::<4>(high);
+        let high = _mm256_srl_epi16(high, _mm_cvtsi32_si128([0, 2, 4, 6][n]));
+        let high = _mm256_and_si256(high, _mm256_set1_epi16(0x30));
+        _mm256_sub_epi16(_mm256_or_si256(low, high), _mm256_set1_epi16(32))
     }
 }

@@ -18,7 +18,7 @@ impl Unpack for Q6K {
     type View = [u8; 210];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 210], _: &'a mut Decoded) -> &'a [u8; 210] {
+    fn view<'a>(step: &'a [u8; 210], _: &'a Decoded) -> &'a [u8; 210] {
         step
     }
 

@@ -14,7 +14,7 @@ impl Unpack for Q8_0 {
     type View = [u8; 136];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 136], _: &'a mut Decoded) -> &'a [u8; 136] {
+    fn view<'a>(step: &'a [u8; 136], _: &'a Decoded) -> &'a [u8; 136] {
         step
     }
 
@@ -26,7 +26,7 @@ impl Unpack for Q8_0 {
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 136], unit: usize) -> [__m256i; 2] {
-        [2, 18].map(|half| _mm256_cvtepi8_epi16(load_16(step, 34 * unit + half)))
+    unsafe fn codes(step: &[u8; 136], unit: usize, half: usize) -> __m256i {
+        _mm256_cvtepi8_epi16(load_16(step, 34 * unit + 2 + 16 * half))
     }
 }

@@ -14,7 +14,7 @@ impl Unpack for Q8_0 {
     type View = [u8; 136];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 136], _: &'a mut Decoded) -> &'a [u8; 136] {
+    fn view<'a>(step: &'a [u8; 136], _: &'a Decoded) -> &'a [u8; 136] {
         step
     }
 

@@ -17,7 +17,7 @@ impl Unpack for Tq2_0 {
     type View = [u8; 66];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 66], _: &'a mut Decoded) -> &'a [u8; 66] {
+    fn view<'a>(step: &'a [u8; 66], _: &'a Decoded) -> &'a [u8; 66] {
         step
     }
 
@@ -29,12 +29,10 @@ impl Unpack for Tq2_0 {
 
     #[target_feature(enable = "avx2,f16c")]
     #[inline]
-    unsafe fn codes(step: &[u8; 66], unit: usize) -> [__m256i; 2] {
+    unsafe fn codes(step: &[u8; 66], unit: usize, half: usize) -> __m256i {
         let shift = _mm_cvtsi32_si128([0, 2, 4, 6][unit % 4]);
-        [0, 16].map(|half| {
-            let words = _mm256_cvtepu8_epi16(load_16(step, unit / 4 * 32 + half));
-            let codes = _mm256_and_si256(_mm256_srl_epi16(words, shift), _mm256_set1_epi16(3));
-            _mm256_sub_epi16(codes, _mm256_set1_epi16(1))
-        })
+        let words = _mm256_cvtepu8_epi16(load_16(step, unit / 4 * 32 + 16 * half));
+        let codes = _mm256_and_si256(_mm256_srl_epi16(words, shift), _mm256_set1_epi16(3));
+        _mm256_sub_epi16(codes, _mm256_set1_epi16(1))
     }
 }

@@ -17,7 +17,7 @@ impl Unpack for Tq2_0 {
     type View = [u8; 66];
 
     #[inline]
-    unsafe fn view<'a>(step: &'a [u8; 66], _: &'a mut Decoded) -> &'a [u8; 66] {
+    fn view<'a>(step: &'a [u8; 66], _: &'a Decoded) -> &'a [u8; 66] {
         step
     }
 
