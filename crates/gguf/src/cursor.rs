@@ -78,7 +78,7 @@ impl<'a> Cursor<'a> {
                 offset,
                 found: found.to_string(),
                 expected: format!(
-                    "at most {fitting}: only {} bytes follow, and each needs {least} or more",
+                    "at most {fitting} with {} bytes left; the file is cut short or damaged",
                     self.remaining()
                 ),
             });

@@ -62,7 +62,7 @@ fn read_entry(
         field: format!("name of tensor {index}"),
         offset: name_at,
         found: format!("\"{}\"", bytes.escape_ascii()),
-        expected: "UTF-8 text".to_owned(),
+        expected: "UTF-8 text of at least one byte".to_owned(),
     })?;
     let (shape, shape_at) = read_shape(cursor, name)?;
     let kind = TensorType(cursor.u32(format_args!("type of tensor `{name}`"))?);
@@ -139,7 +139,7 @@ fn locate(
             offset: place.data,
             found: tensor.offset.to_string(),
             expected: format!(
-                "less than {}, the length of the data section",
+                "less than {}, the length of the data section; the file may be cut short",
                 file_bytes.saturating_sub(data)
             ),
         })?;

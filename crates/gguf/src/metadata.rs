@@ -223,7 +223,7 @@ impl Entry {
             field: format!("metadata key {pair}"),
             offset: key_start as u64,
             found: format!("\"{}\"", bytes[..bytes.len().min(40)].escape_ascii()),
-            expected: "UTF-8 text".to_owned(),
+            expected: "UTF-8 text of at least one byte".to_owned(),
         })?;
         let key_range = key_start..cursor.position();
         let kind = ValueType::read(cursor, format_args!("type of metadata key `{key}`"))?;

@@ -3,6 +3,7 @@
 //! Invariant: the bytes stay at one address until the last clone of their [`Arc`] is dropped, which
 //! unmaps them. It doesn't know what the bytes mean.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::ops::Deref;
 use std::path::Path;
@@ -12,7 +13,6 @@ use memmap2::Mmap;
 
 use crate::error::Error;
 
-#[derive(Debug)]
 pub(crate) enum Source {
     Mapped(Mmap),
     Owned(Vec<u8>),
@@ -43,6 +43,12 @@ impl Deref for Source {
             Self::Owned(bytes) => bytes,
             Self::Static(bytes) => bytes,
         }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len())
     }
 }
 
