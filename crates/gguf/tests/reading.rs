@@ -122,6 +122,17 @@ fn a_model_in_memory_reads_like_the_file() {
 }
 
 #[test]
+fn version_2_has_the_same_fields_as_version_3() {
+    let bytes = std::fs::read(embedded_model_path()).unwrap();
+    let mut older = bytes.clone();
+    older[4] = 2;
+    let (newer, older) = (Gguf::from_bytes(bytes).unwrap(), Gguf::from_bytes(older).unwrap());
+    assert_eq!((newer.version(), older.version()), (3, 2));
+    assert_eq!(newer.tensors(), older.tensors());
+    assert!(newer.metadata().iter().eq(older.metadata().iter()));
+}
+
+#[test]
 fn an_embedded_model_is_not_copied() {
     static BYTES: &[u8] = include_bytes!("../../../models/sprout-10m-q1_0.gguf");
     let gguf = Gguf::from_static(BYTES).unwrap();
