@@ -10,12 +10,9 @@ use half::f16;
 
 use crate::convert::Stored;
 use crate::isa::Tier;
+use crate::isa::lanes::{LANES, Lanes};
 use crate::isa::tiered::tiered;
-use crate::lanes::sum16;
 use crate::softmax::softmax;
-
-/// The f32 values that are worked on together.
-const LANES: usize = 16;
 
 /// One page of one KV head: keys and values `[positions, head_dim]`.
 #[derive(Clone, Copy)]
@@ -126,28 +123,35 @@ fn for_each_page<'a>(
 }
 
 tiered!(fn score_f16(q: &[f32], keys: &[f16], scale: f32, shape: Shape, scores: &mut [f32])
-    = score_page::<f16>);
+    = score_page::<f16> in lanes);
 tiered!(fn score_f32(q: &[f32], keys: &[f32], scale: f32, shape: Shape, scores: &mut [f32])
-    = score_page::<f32>);
+    = score_page::<f32> in lanes);
 tiered!(fn mix_f16(scores: &[f32], values: &[f16], shape: Shape, out: &mut [f32])
-    = mix_page::<f16>);
+    = mix_page::<f16> in lanes);
 tiered!(fn mix_f32(scores: &[f32], values: &[f32], shape: Shape, out: &mut [f32])
-    = mix_page::<f32>);
+    = mix_page::<f32> in lanes);
 
 /// Writes the scores of one page for all query heads, up to four of them per pass over the keys.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn score_page<T: Stored>(q: &[f32], keys: &[T], scale: f32, shape: Shape, scores: &mut [f32]) {
+fn score_page<L: Lanes, T: Stored>(
+    isa: L::Isa,
+    q: &[f32],
+    keys: &[T],
+    scale: f32,
+    shape: Shape,
+    scores: &mut [f32],
+) {
     let heads = q.len() / shape.head_dim;
     let mut head = 0;
     while head < heads {
         let q = &q[head * shape.head_dim..];
         let scores = &mut scores[head * shape.positions..];
         head += match heads - head {
-            1 => score_heads::<T, 1>(q, keys, scale, shape, scores),
-            2 => score_heads::<T, 2>(q, keys, scale, shape, scores),
-            3 => score_heads::<T, 3>(q, keys, scale, shape, scores),
-            _ => score_heads::<T, 4>(q, keys, scale, shape, scores),
+            1 => score_heads::<L, T, 1>(isa, q, keys, scale, shape, scores),
+            2 => score_heads::<L, T, 2>(isa, q, keys, scale, shape, scores),
+            3 => score_heads::<L, T, 3>(isa, q, keys, scale, shape, scores),
+            _ => score_heads::<L, T, 4>(isa, q, keys, scale, shape, scores),
         };
     }
 }
@@ -155,7 +159,8 @@ fn score_page<T: Stored>(q: &[f32], keys: &[T], scale: f32, shape: Shape, scores
 /// Writes the scores of one page for `G` heads and returns `G`.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn score_heads<T: Stored, const G: usize>(
+fn score_heads<L: Lanes, T: Stored, const G: usize>(
+    isa: L::Isa,
     q: &[f32],
     keys: &[T],
     scale: f32,
@@ -164,27 +169,25 @@ fn score_heads<T: Stored, const G: usize>(
 ) -> usize {
     let dim = shape.head_dim;
     let q: [&[f32]; G] = from_fn(|g| &q[g * dim..][..dim]);
+    let whole_q: [&[[f32; LANES]]; G] = q.map(|q| q.as_chunks().0);
+    let rest_q: [&[f32]; G] = q.map(|q| q.as_chunks::<LANES>().1);
     for (i, key) in keys.chunks_exact(dim).take(shape.count).enumerate() {
-        let mut sums = [[0.0_f32; LANES]; G];
-        let mut whole = key.chunks_exact(LANES);
-        let mut d = 0;
-        for key in &mut whole {
-            let key: [f32; LANES] = from_fn(|l| key[l].widen());
-            for (sums, q) in sums.iter_mut().zip(q) {
-                let q = &q[d..d + LANES];
-                for l in 0..LANES {
-                    sums[l] += key[l] * q[l];
-                }
+        let (whole, rest) = key.as_chunks();
+        let mut sums = [L::splat(isa, 0.0); G];
+        for (c, key) in whole.iter().enumerate() {
+            let key = T::load::<L>(isa, key);
+            for g in 0..G {
+                sums[g] = sums[g].add_product(key, L::load(isa, &whole_q[g][c]));
             }
-            d += LANES;
         }
-        for (l, key) in whole.remainder().iter().enumerate() {
-            for (sums, q) in sums.iter_mut().zip(q) {
-                sums[l] += key.widen() * q[d + l];
+        if !rest.is_empty() {
+            let key = T::load::<L>(isa, &padded(rest));
+            for g in 0..G {
+                sums[g] = sums[g].add_product(key, L::load(isa, &padded(rest_q[g])));
             }
         }
         for (g, sums) in sums.into_iter().enumerate() {
-            scores[g * shape.positions + shape.at + i] = sum16(sums) * scale;
+            scores[g * shape.positions + shape.at + i] = sums.sum() * scale;
         }
     }
     G
@@ -193,17 +196,23 @@ fn score_heads<T: Stored, const G: usize>(
 /// Adds the weighted values of one page to all heads of `out`, up to four of them per pass.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn mix_page<T: Stored>(scores: &[f32], values: &[T], shape: Shape, out: &mut [f32]) {
+fn mix_page<L: Lanes, T: Stored>(
+    isa: L::Isa,
+    scores: &[f32],
+    values: &[T],
+    shape: Shape,
+    out: &mut [f32],
+) {
     let heads = out.len() / shape.head_dim;
     let mut head = 0;
     while head < heads {
-        let scores = &scores[head * shape.positions..];
+        let scores = &scores[head * shape.positions + shape.at..];
         let out = &mut out[head * shape.head_dim..];
         head += match heads - head {
-            1 => mix_heads::<T, 1>(scores, values, shape, out),
-            2 => mix_heads::<T, 2>(scores, values, shape, out),
-            3 => mix_heads::<T, 3>(scores, values, shape, out),
-            _ => mix_heads::<T, 4>(scores, values, shape, out),
+            1 => mix_heads::<L, T, 1>(isa, scores, values, shape, out),
+            2 => mix_heads::<L, T, 2>(isa, scores, values, shape, out),
+            3 => mix_heads::<L, T, 3>(isa, scores, values, shape, out),
+            _ => mix_heads::<L, T, 4>(isa, scores, values, shape, out),
         };
     }
 }
@@ -211,39 +220,44 @@ fn mix_page<T: Stored>(scores: &[f32], values: &[T], shape: Shape, out: &mut [f3
 /// Adds the weighted values of one page to `G` heads and returns `G`.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn mix_heads<T: Stored, const G: usize>(
+fn mix_heads<L: Lanes, T: Stored, const G: usize>(
+    isa: L::Isa,
     scores: &[f32],
     values: &[T],
     shape: Shape,
     out: &mut [f32],
 ) -> usize {
     let dim = shape.head_dim;
-    let scores: [&[f32]; G] = from_fn(|g| &scores[g * shape.positions + shape.at..][..shape.count]);
-    let mut d = 0;
-    while d + LANES <= dim {
-        let mut sums: [[f32; LANES]; G] = from_fn(|g| from_fn(|l| out[g * dim + d + l]));
+    let scores: [&[f32]; G] = from_fn(|g| &scores[g * shape.positions..][..shape.count]);
+    for c in 0..dim.div_ceil(LANES) {
+        let (start, end) = (c * LANES, dim.min(c * LANES + LANES));
+        let mut sums = [L::splat(isa, 0.0); G];
+        for (g, sums) in sums.iter_mut().enumerate() {
+            *sums = L::load(isa, &padded(&out[g * dim..][start..end]));
+        }
         for (i, value) in values.chunks_exact(dim).take(shape.count).enumerate() {
-            let value = &value[d..d + LANES];
-            let value: [f32; LANES] = from_fn(|l| value[l].widen());
-            for (sums, scores) in sums.iter_mut().zip(scores) {
-                let score = scores[i];
-                for l in 0..LANES {
-                    sums[l] += score * value[l];
-                }
+            let value = match value[start..].first_chunk() {
+                Some(value) => T::load::<L>(isa, value),
+                None => T::load::<L>(isa, &padded(&value[start..])),
+            };
+            for g in 0..G {
+                sums[g] = sums[g].add_product(value, L::splat(isa, scores[g][i]));
             }
         }
-        for (g, sums) in sums.iter().enumerate() {
-            out[g * dim + d..][..LANES].copy_from_slice(sums);
-        }
-        d += LANES;
-    }
-    for d in d..dim {
-        for (g, scores) in scores.iter().enumerate() {
-            let out = &mut out[g * dim + d];
-            for (value, score) in values.chunks_exact(dim).zip(*scores) {
-                *out += score * value[d].widen();
-            }
+        for (g, sums) in sums.into_iter().enumerate() {
+            let mut lanes = [0.0; LANES];
+            sums.store(&mut lanes);
+            out[g * dim..][start..end].copy_from_slice(&lanes[..end - start]);
         }
     }
     G
+}
+
+/// Returns up to sixteen values with zeros behind them, whose products with zeros add nothing.
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn padded<T: Stored>(values: &[T]) -> [T; LANES] {
+    let mut padded = [T::ZERO; LANES];
+    padded[..values.len()].copy_from_slice(values);
+    padded
 }

@@ -5,6 +5,8 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use crate::isa::lanes::{LANES, Lanes};
+
 /// Writes `values` as f16 to `out`, rounded to nearest even; what is too large becomes infinite.
 ///
 /// # Panics
@@ -16,23 +18,43 @@ pub fn to_f16(values: &[f32], out: &mut [f16]) {
 
 /// A number as the KV cache holds it.
 pub(crate) trait Stored: Copy {
+    /// The number 0.
+    const ZERO: Self;
+
     /// Returns the same number as f32.
     fn widen(self) -> f32;
+
+    /// Returns the same numbers as f32.
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L;
 }
 
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 impl Stored for f32 {
-    #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
+    const ZERO: Self = 0.0;
+
     #[inline(always)]
     fn widen(self) -> f32 {
         self
     }
+
+    #[inline(always)]
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
+        L::load(isa, values)
+    }
 }
 
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 impl Stored for f16 {
-    #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
+    const ZERO: Self = Self::ZERO;
+
     #[inline(always)]
     fn widen(self) -> f32 {
         widen(self.to_bits())
+    }
+
+    #[inline(always)]
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
+        L::load_f16(isa, values)
     }
 }
 

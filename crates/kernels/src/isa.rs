@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+pub(crate) mod lanes;
 pub(crate) mod tiered;
 
 /// Proof that the machine has AVX2 and F16C.

@@ -1,0 +1,202 @@
+//! Sixteen f32 lanes as each instruction set holds them, for loops that the compiler does not
+//! vectorize well by itself.
+//!
+//! Invariant: lane by lane the same IEEE operations on every tier, with products and sums rounded
+//! separately and one fixed tree for the sum of the lanes. A value exists only where its
+//! instructions do, since making one takes the proof token.
+
+#![expect(unsafe_code, reason = "instructions of detected sets, loads and stores of whole vectors")]
+
+use half::f16;
+
+use crate::convert::Stored;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::{Lanes256, Lanes512};
+
+/// How many lanes there are.
+pub(crate) const LANES: usize = 16;
+
+/// Sixteen f32 values.
+pub(crate) trait Lanes: Copy {
+    /// The proof that the instructions exist.
+    type Isa: Copy;
+
+    /// Returns `value` in every lane.
+    fn splat(isa: Self::Isa, value: f32) -> Self;
+    /// Returns the values.
+    fn load(isa: Self::Isa, values: &[f32; LANES]) -> Self;
+    /// Returns the values, widened exactly.
+    fn load_f16(isa: Self::Isa, values: &[f16; LANES]) -> Self;
+    /// Writes the values to `out`.
+    fn store(self, out: &mut [f32; LANES]);
+    /// Returns `self + a · b`; the product is rounded before the addition.
+    fn add_product(self, a: Self, b: Self) -> Self;
+    /// Returns the sum: the upper half is added to the lower until one lane is left.
+    fn sum(self) -> f32;
+}
+
+/// The lanes of the reference, and of every tier that has no form of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain([f32; LANES]);
+
+#[expect(clippy::inline_always, reason = "compiled into the loops of each tier")]
+impl Lanes for Plain {
+    type Isa = ();
+
+    #[inline(always)]
+    fn splat((): (), value: f32) -> Self {
+        Self([value; LANES])
+    }
+
+    #[inline(always)]
+    fn load((): (), values: &[f32; LANES]) -> Self {
+        Self(*values)
+    }
+
+    #[inline(always)]
+    fn load_f16((): (), values: &[f16; LANES]) -> Self {
+        Self(values.map(Stored::widen))
+    }
+
+    #[inline(always)]
+    fn store(self, out: &mut [f32; LANES]) {
+        *out = self.0;
+    }
+
+    #[inline(always)]
+    fn add_product(mut self, a: Self, b: Self) -> Self {
+        for ((sum, a), b) in self.0.iter_mut().zip(a.0).zip(b.0) {
+            *sum += a * b;
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        crate::lanes::sum16(self.0)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use std::arch::x86_64::{
+        __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,
+        _mm_movehl_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_cvtph_ps,
+        _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps,
+        _mm256_storeu_ps, _mm512_add_ps, _mm512_castps512_ps256, _mm512_cvtph_ps,
+        _mm512_extractf32x8_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    };
+
+    use half::f16;
+
+    use super::{LANES, Lanes};
+    use crate::isa::{Avx2, Avx512};
+
+    /// Runs intrinsics of the instruction set that a value's existence proves.
+    macro_rules! proven {
+        ($intrinsics:expr) => {{
+            // SAFETY: the type's values are made from the token of the set the intrinsics belong
+            // to, and addresses come from references to arrays of the length they access.
+            unsafe { $intrinsics }
+        }};
+    }
+
+    /// Two vectors of eight.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Lanes256(__m256, __m256);
+
+    #[expect(clippy::inline_always, reason = "compiled into the loops of each tier")]
+    impl Lanes for Lanes256 {
+        type Isa = Avx2;
+
+        #[inline(always)]
+        fn splat(_: Avx2, value: f32) -> Self {
+            let half = proven!(_mm256_set1_ps(value));
+            Self(half, half)
+        }
+
+        #[inline(always)]
+        fn load(_: Avx2, values: &[f32; LANES]) -> Self {
+            let (low, high) = values.split_at(8);
+            proven!(Self(_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())))
+        }
+
+        #[inline(always)]
+        fn load_f16(_: Avx2, values: &[f16; LANES]) -> Self {
+            let (low, high) = values.split_at(8);
+            proven!(Self(
+                _mm256_cvtph_ps(_mm_loadu_si128(low.as_ptr().cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(high.as_ptr().cast())),
+            ))
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut [f32; LANES]) {
+            let (low, high) = out.split_at_mut(8);
+            proven!(_mm256_storeu_ps(low.as_mut_ptr(), self.0));
+            proven!(_mm256_storeu_ps(high.as_mut_ptr(), self.1));
+        }
+
+        #[inline(always)]
+        fn add_product(self, a: Self, b: Self) -> Self {
+            proven!(Self(
+                _mm256_add_ps(self.0, _mm256_mul_ps(a.0, b.0)),
+                _mm256_add_ps(self.1, _mm256_mul_ps(a.1, b.1)),
+            ))
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            proven!(sum_of_eight(_mm256_add_ps(self.0, self.1)))
+        }
+    }
+
+    /// One vector.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Lanes512(__m512);
+
+    #[expect(clippy::inline_always, reason = "compiled into the loops of each tier")]
+    impl Lanes for Lanes512 {
+        type Isa = Avx512;
+
+        #[inline(always)]
+        fn splat(_: Avx512, value: f32) -> Self {
+            proven!(Self(_mm512_set1_ps(value)))
+        }
+
+        #[inline(always)]
+        fn load(_: Avx512, values: &[f32; LANES]) -> Self {
+            proven!(Self(_mm512_loadu_ps(values.as_ptr())))
+        }
+
+        #[inline(always)]
+        fn load_f16(_: Avx512, values: &[f16; LANES]) -> Self {
+            proven!(Self(_mm512_cvtph_ps(_mm256_loadu_si256(values.as_ptr().cast()))))
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut [f32; LANES]) {
+            proven!(_mm512_storeu_ps(out.as_mut_ptr(), self.0));
+        }
+
+        #[inline(always)]
+        fn add_product(self, a: Self, b: Self) -> Self {
+            proven!(Self(_mm512_add_ps(self.0, _mm512_mul_ps(a.0, b.0))))
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            let high = proven!(_mm512_extractf32x8_ps::<1>(self.0));
+            proven!(sum_of_eight(_mm256_add_ps(_mm512_castps512_ps256(self.0), high)))
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx")]
+    fn sum_of_eight(lanes: __m256) -> f32 {
+        let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
