@@ -6,6 +6,7 @@
 mod access;
 mod chat;
 mod client;
+mod engine;
 mod errors;
 mod fake;
 mod lifecycle;
