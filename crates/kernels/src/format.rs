@@ -5,6 +5,10 @@
 
 use std::fmt;
 
+/// Stores weights, a whole number of blocks, in exactly the room for their bytes; panics on any other
+/// length.
+pub type Quantizer = fn(&[f32], &mut [u8]);
+
 /// Names how the weights of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -146,6 +150,13 @@ impl Format {
     /// Returns whether weights are plain floats, multiplied with unquantized activations.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// Returns the function that stores weights in this format, or `None` if there is none.
+    ///
+    /// The bytes are those that llama.cpp stores for the same weights.
+    pub fn quantizer(self) -> Option<Quantizer> {
+        crate::formats::quantizer(self)
     }
 }
 

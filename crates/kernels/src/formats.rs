@@ -27,6 +27,8 @@ pub(crate) mod reference;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 
 mod k_scales;
 mod q1_0;
@@ -46,7 +48,7 @@ mod tq2_0;
 
 use half::f16;
 
-use crate::format::Format;
+use crate::format::{Format, Quantizer};
 
 /// Weights that share an integer unit: one 512-bit vector of 16-bit codes.
 const UNIT: usize = 32;
@@ -173,29 +175,24 @@ pub(crate) fn dequantize(format: Format, row: &[u8], out: &mut [f32]) {
     dispatch!(format, L => reference::dequantize::<L>(row, out), E => float::dequantize::<E>(row, out));
 }
 
-impl Format {
-    /// Returns the function that stores weights in this format, or `None` if there is none.
-    ///
-    /// It takes a whole number of blocks of weights and exactly the room for their bytes, and panics
-    /// on any other length.
-    pub fn quantizer(self) -> Option<fn(&[f32], &mut [u8])> {
-        match self {
-            Self::F32 => Some(float::quantize::<f32>),
-            Self::F16 => Some(float::quantize::<f16>),
-            Self::Bf16 => Some(float::quantize::<half::bf16>),
-            Self::Q1_0 => Some(q1_0::quantize),
-            Self::Q2_0 => Some(ternary_pairs::quantize_q2_0),
-            Self::Q2_0G128 => Some(ternary_pairs::quantize_q2_0_g128),
-            Self::Tq2_0G128 => Some(ternary_pairs::quantize_tq2_0_g128),
-            Self::Tq1_0 => Some(tq1_0::quantize),
-            Self::Tq2_0 => Some(tq2_0::quantize),
-            Self::Q4_0 => Some(q4_0::quantize),
-            Self::Q4_1 => Some(q4_1::quantize),
-            Self::Q5_0 => Some(q5_0::quantize),
-            Self::Q5_1 => Some(q5_1::quantize),
-            Self::Q8_0 => Some(q8_0::quantize),
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => None,
-        }
+/// Returns the function that stores weights in a format, or `None` if there is none.
+pub(crate) fn quantizer(format: Format) -> Option<Quantizer> {
+    match format {
+        Format::F32 => Some(float::quantize::<f32>),
+        Format::F16 => Some(float::quantize::<f16>),
+        Format::Bf16 => Some(float::quantize::<half::bf16>),
+        Format::Q1_0 => Some(q1_0::quantize),
+        Format::Q2_0 => Some(ternary_pairs::quantize_q2_0),
+        Format::Q2_0G128 => Some(ternary_pairs::quantize_q2_0_g128),
+        Format::Tq2_0G128 => Some(ternary_pairs::quantize_tq2_0_g128),
+        Format::Tq1_0 => Some(tq1_0::quantize),
+        Format::Tq2_0 => Some(tq2_0::quantize),
+        Format::Q4_0 => Some(q4_0::quantize),
+        Format::Q4_1 => Some(q4_1::quantize),
+        Format::Q5_0 => Some(q5_0::quantize),
+        Format::Q5_1 => Some(q5_1::quantize),
+        Format::Q8_0 => Some(q8_0::quantize),
+        Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K => None,
     }
 }
 

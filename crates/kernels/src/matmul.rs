@@ -46,7 +46,8 @@ impl<'a> Weights<'a> {
 
     /// Writes the weights of one row to `out` as floats.
     ///
-    /// Panics if there is no such row or `out` is not `cols` long.
+    /// # Panics
+    /// If there is no such row or `out` is not `cols` long.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "a row of cols weights");
         let bytes = &self.data[row * self.row_bytes..][..self.row_bytes];
@@ -108,7 +109,11 @@ pub struct Input<'a> {
 /// Writes the product of each matrix with every token of `input` to the `out` of the same place.
 ///
 /// `out[i]`: `[tokens, rows of weights[i]]`. All matrices are one job for the pool, so fused
-/// projections cost one start. Allocates nothing. Panics if a shape does not fit.
+/// projections cost one start. Allocates nothing.
+///
+/// # Panics
+/// If a shape does not fit another, or the quantized activations have another shape than the values
+/// while some weights need them.
 pub fn matmul<const N: usize>(
     pool: &Pool,
     weights: [Weights<'_>; N],

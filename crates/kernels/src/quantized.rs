@@ -82,7 +82,8 @@ impl Quantized {
 
     /// Quantizes `values`, `[tokens, cols]`, in place of what was held; allocates nothing.
     ///
-    /// Panics if `values` is not a whole number of rows or has more than there is room for.
+    /// # Panics
+    /// If `values` is not a whole number of rows or has more than there is room for.
     pub fn quantize(&mut self, pool: &Pool, tier: Tier, values: &[f32], cols: usize) {
         assert!(cols > 0 && values.len().is_multiple_of(cols), "values are rows of cols");
         (self.tokens, self.cols) = (values.len() / cols, cols);

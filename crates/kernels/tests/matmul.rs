@@ -106,8 +106,9 @@ impl Noise {
 
     /// Between −2 and 2, denser at 0.
     fn float(&mut self) -> f32 {
-        let unit = |bits: u64| (bits >> 40) as f32 / 8_388_608.0 - 1.0;
-        2.0 * unit(self.next()) * unit(self.next())
+        let mut unit = || f32::from(self.next().to_le_bytes()[0].cast_signed()) / 128.0;
+        let (coarse, fine) = (unit(), unit());
+        2.0 * unit() * (coarse + fine / 256.0)
     }
 }
 

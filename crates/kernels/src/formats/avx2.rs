@@ -19,7 +19,7 @@ use std::arch::x86_64::{
 
 use super::{
     Decoded, HALF, Layout, Rows, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0, q5_1,
-    q5_k, ternary_pairs, tq1_0,
+    q5_k, tq1_0,
 };
 use crate::format::Format;
 use crate::isa::Avx2;
@@ -58,17 +58,21 @@ pub(crate) fn tile_fn(format: Format) -> TileFn<Avx2> {
 }
 
 fn tile<U: Unpack>(_: Avx2, tile: &Tile<'_>, products: &mut Products) {
-    // SAFETY: the token proves that the machine has every feature these functions enable.
-    unsafe {
-        match tile.tokens {
-            1 => blocks::<U, 2, 1>(tile, products),
-            2 => blocks::<U, 2, 2>(tile, products),
-            _ => blocks::<U, 1, 4>(tile, products),
-        }
+    // SAFETY: the token proves that the machine has every feature the function enables.
+    unsafe { cut::<U>(tile, products) }
+}
+
+/// Cuts a tile into blocks of as many rows and tokens as there are registers for.
+#[target_feature(enable = "avx2,f16c")]
+fn cut<U: Unpack>(tile: &Tile<'_>, products: &mut Products) {
+    match tile.tokens {
+        1 => blocks::<U, 2, 1>(tile, products),
+        2 => blocks::<U, 2, 2>(tile, products),
+        _ => blocks::<U, 1, 4>(tile, products),
     }
 }
 
-/// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
+/// Computes a tile in blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx2,f16c")]
 fn blocks<U: Unpack, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
     for row in (0..tile.rows).step_by(R) {
@@ -101,9 +105,9 @@ fn dots<U: Unpack, const R: usize, const B: usize>(
     let rows = Rows::<U, R>::cut(rows);
     let mut groups = 0..0;
     for rows in rows.segments() {
-        for s in 0..rows[0].len() {
+        for (s, step) in rows[0].iter().enumerate() {
             groups = groups.end..groups.end + U::STEP / GROUP;
-            let mut steps = [&rows[0][s]; R];
+            let mut steps = [step; R];
             let mut xs = [&tokens[0][groups.clone()]; B];
             for r in 1..R {
                 steps[r] = &rows[r][s];
@@ -119,6 +123,7 @@ fn dots<U: Unpack, const R: usize, const B: usize>(
 /// Adds one step of `R` rows times `B` tokens.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
 fn accumulate<U: Unpack, const R: usize, const B: usize>(
     steps: &[&U::Step; R],
     groups: &[&[Group]; B],
@@ -200,7 +205,7 @@ pub(super) fn prefetch<T>(at: &T) {
 /// Reads half the codes of a unit of activations, or decoded ones.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-fn load_codes(codes: &[i16; UNIT], half: usize) -> __m256i {
+pub(super) fn load_codes(codes: &[i16; UNIT], half: usize) -> __m256i {
     let codes: &[i16; HALF] = &codes.as_chunks().0[half];
     // SAFETY: the array has the 32 bytes that are read.
     unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
@@ -286,14 +291,4 @@ macro_rules! unpack_by_decoding {
         }
     )*};
 }
-unpack_by_decoding!(
-    ternary_pairs::Q2_0,
-    ternary_pairs::Q2_0G128,
-    ternary_pairs::Tq2_0G128,
-    tq1_0::Tq1_0,
-    q5_0::Q5_0,
-    q5_1::Q5_1,
-    q2_k::Q2K,
-    q3_k::Q3K,
-    q5_k::Q5K
-);
+unpack_by_decoding!(tq1_0::Tq1_0, q5_0::Q5_0, q5_1::Q5_1, q2_k::Q2K, q3_k::Q3K, q5_k::Q5K);

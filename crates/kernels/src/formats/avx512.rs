@@ -21,7 +21,7 @@ use std::arch::x86_64::{
 
 use super::{
     Decoded, Layout, Rows, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0, q5_1, q5_k,
-    ternary_pairs, tq1_0,
+    tq1_0,
 };
 use crate::format::Format;
 use crate::isa::Avx512;
@@ -60,17 +60,21 @@ pub(crate) fn tile_fn(format: Format) -> TileFn<Avx512> {
 }
 
 fn tile<U: Unpack>(_: Avx512, tile: &Tile<'_>, products: &mut Products) {
-    // SAFETY: the token proves that the machine has every feature these functions enable.
-    unsafe {
-        match tile.tokens {
-            1 => blocks::<U, 4, 1>(tile, products),
-            2 => blocks::<U, 2, 2>(tile, products),
-            _ => blocks::<U, 2, 4>(tile, products),
-        }
+    // SAFETY: the token proves that the machine has every feature the function enables.
+    unsafe { cut::<U>(tile, products) }
+}
+
+/// Cuts a tile into blocks of as many rows and tokens as there are registers for.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn cut<U: Unpack>(tile: &Tile<'_>, products: &mut Products) {
+    match tile.tokens {
+        1 => blocks::<U, 4, 1>(tile, products),
+        2 => blocks::<U, 2, 2>(tile, products),
+        _ => blocks::<U, 2, 4>(tile, products),
     }
 }
 
-/// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
+/// Computes a tile in blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn blocks<U: Unpack, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
     for row in (0..tile.rows).step_by(R) {
@@ -103,9 +107,9 @@ fn dots<U: Unpack, const R: usize, const B: usize>(
     let rows = Rows::<U, R>::cut(rows);
     let mut groups = 0..0;
     for rows in rows.segments() {
-        for s in 0..rows[0].len() {
+        for (s, step) in rows[0].iter().enumerate() {
             groups = groups.end..groups.end + U::STEP / GROUP;
-            let mut steps = [&rows[0][s]; R];
+            let mut steps = [step; R];
             let mut xs = [&tokens[0][groups.clone()]; B];
             for r in 1..R {
                 steps[r] = &rows[r][s];
@@ -268,7 +272,7 @@ pub(super) fn prefetch<T>(at: &T) {
 /// Reads the codes of a unit of activations, or decoded ones.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-fn load_codes(codes: &[i16; UNIT]) -> __m512i {
+pub(super) fn load_codes(codes: &[i16; UNIT]) -> __m512i {
     // SAFETY: the array has the 64 bytes that are read.
     unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
 }
@@ -346,14 +350,4 @@ macro_rules! unpack_by_decoding {
         }
     )*};
 }
-unpack_by_decoding!(
-    ternary_pairs::Q2_0,
-    ternary_pairs::Q2_0G128,
-    ternary_pairs::Tq2_0G128,
-    tq1_0::Tq1_0,
-    q5_0::Q5_0,
-    q5_1::Q5_1,
-    q2_k::Q2K,
-    q3_k::Q3K,
-    q5_k::Q5K
-);
+unpack_by_decoding!(tq1_0::Tq1_0, q5_0::Q5_0, q5_1::Q5_1, q2_k::Q2K, q3_k::Q3K, q5_k::Q5K);

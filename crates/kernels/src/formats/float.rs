@@ -8,6 +8,8 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 
 use half::{bf16, f16};
 
@@ -84,7 +86,7 @@ pub(super) fn tile<E: Element>((): (), tile: &Tile<'_>, products: &mut Products)
 }
 
 /// Returns the rest of a row with zeros behind it.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn filled_up<T: Copy + Default, const N: usize>(rest: &[T]) -> [T; N] {
     std::array::from_fn(|i| rest.get(i).copied().unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The packed scales of Q4_K and Q5_K: eight pairs of 6-bit numbers in twelve bytes.
+//! The packed scales of `Q4_K` and `Q5_K`: eight pairs of 6-bit numbers in twelve bytes.
 //!
 //! Invariant: bytes 0–3 and 4–7 hold the first four scales and minima in their low six bits, bytes
 //! 8–11 the low four bits of the others (scale in the low nibble, minimum in the high one), whose

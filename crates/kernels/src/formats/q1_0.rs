@@ -5,6 +5,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::{Decoded, Layout, f16_at, put_f16, quantize_blocks};
 use crate::format::Format;

@@ -1,4 +1,4 @@
-//! Q2_K: blocks of 256 weights, 16 bytes with a scale in the low half and a minimum in the high
+//! `Q2_K`: blocks of 256 weights, 16 bytes with a scale in the low half and a minimum in the high
 //! half, 64 bytes of four codes, `d` and `dmin` (halves); a weight is d · scale · code − dmin · min.
 //!
 //! Invariant: each 32 code bytes hold 128 weights, byte m having weight 32·n + m in bits 2n, 2n + 1.

@@ -1,7 +1,7 @@
-//! Q3_K: blocks of 256 weights, 32 bytes of high bits, 64 bytes of four low codes, 12 bytes with 16
+//! `Q3_K`: blocks of 256 weights, 32 bytes of high bits, 64 bytes of four low codes, 12 bytes with 16
 //! scales of six bits, `d` (half); a weight is d · (scale − 32) · (code − 4).
 //!
-//! Invariant: bit u of high byte m belongs to weight 32·u + m; the low codes lie as in Q2_K. Scale h
+//! Invariant: bit u of high byte m belongs to weight 32·u + m; the low codes lie as in `Q2_K`. Scale h
 //! has its low four bits in byte h mod 8 (the low half for h < 8) and its high two in byte
 //! 8 + h mod 4 at bit 2·(h / 4).
 

@@ -1,4 +1,4 @@
-//! Q4_K: blocks of 256 weights, `d` and `dmin` (halves), 12 bytes of packed scales and minima, 128
+//! `Q4_K`: blocks of 256 weights, `d` and `dmin` (halves), 12 bytes of packed scales and minima, 128
 //! bytes of two codes; a weight is d · scale · code − dmin · min.
 //!
 //! Invariant: each 32 code bytes hold 64 weights, the first 32 in their low halves.
@@ -7,6 +7,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::{Decoded, Layout, k_scales};
 use crate::format::Format;

@@ -15,16 +15,18 @@ impl Layout for Q5_0 {
         for (i, block) in step.as_chunks::<22>().0.iter().enumerate() {
             out.scales[i * 2..][..2].fill(f16_at(block, 0));
             let codes = &mut out.codes[i * 32..][..32];
-            join(array_at(block, 2), array_at(block, 6), codes);
-            codes.iter_mut().for_each(|code| *code -= 16);
+            join(*array_at(block, 2), array_at(block, 6), codes);
+            for code in codes {
+                *code -= 16;
+            }
         }
     }
 }
 
 /// Decodes 32 codes of five bits from their fifth bits and their low four.
 #[inline]
-pub(super) fn join(fifth: &[u8; 4], low: &[u8; 16], out: &mut [i16]) {
-    let fifth = u32::from_le_bytes(*fifth);
+pub(super) fn join(fifth: [u8; 4], low: &[u8; 16], out: &mut [i16]) {
+    let fifth = u32::from_le_bytes(fifth);
     for (m, &byte) in low.iter().enumerate() {
         let bit = |weight: usize| if fifth >> weight & 1 == 1 { 16 } else { 0 };
         out[m] = i16::from(byte & 15) + bit(m);

@@ -18,7 +18,7 @@ impl Layout for Q5_1 {
         for (i, block) in step.as_chunks::<24>().0.iter().enumerate() {
             out.scales[i * 2..][..2].fill(f16_at(block, 0));
             out.mins[i * 2..][..2].fill(-f16_at(block, 2));
-            join(array_at(block, 4), array_at(block, 8), &mut out.codes[i * 32..][..32]);
+            join(*array_at(block, 4), array_at(block, 8), &mut out.codes[i * 32..][..32]);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Q5_K: blocks of 256 weights, `d` and `dmin` (halves), 12 bytes of packed scales and minima, 32
+//! `Q5_K`: blocks of 256 weights, `d` and `dmin` (halves), 12 bytes of packed scales and minima, 32
 //! bytes of fifth bits, 128 bytes of two codes; a weight is d · scale · code − dmin · min.
 //!
-//! Invariant: bit u of fifth-bit byte m belongs to weight 32·u + m; the low codes lie as in Q4_K.
+//! Invariant: bit u of fifth-bit byte m belongs to weight 32·u + m; the low codes lie as in `Q4_K`.
 
 use super::{Decoded, Layout, k_scales};
 use crate::format::Format;

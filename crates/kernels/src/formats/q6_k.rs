@@ -1,4 +1,4 @@
-//! Q6_K: blocks of 256 weights, 128 bytes of low four bits, 64 bytes of high two bits, 16 signed
+//! `Q6_K`: blocks of 256 weights, 128 bytes of low four bits, 64 bytes of high two bits, 16 signed
 //! scales, `d` (half); a weight is d · scale · (code − 32).
 //!
 //! Invariant: each 128 weights have 64 low bytes, whose low halves are the first 64 weights, and 32
@@ -8,6 +8,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::{Decoded, Layout, f16_at};
 use crate::format::Format;

@@ -4,6 +4,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks};
 use crate::format::Format;

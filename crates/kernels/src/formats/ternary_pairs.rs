@@ -4,12 +4,30 @@
 //! Invariant: Q2_0 has `d` (half) first and codes 0 to 3 for −d, 0, d, 2d; TQ2_0 of 128 has `d`
 //! last and code 3 for 0.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks, ternary};
 use crate::format::Format;
 
 pub(super) struct Q2_0;
 pub(super) struct Q2_0G128;
 pub(super) struct Tq2_0G128;
+
+/// For each 16-bit lane, the byte that has its weight, and a high half that shuffles read as zero.
+#[cfg(target_arch = "x86_64")]
+const BYTE_OF_WEIGHT: [i16; 32] = {
+    let mut lanes = [i16::MIN; 32];
+    let (mut lane, mut byte) = (0, 0);
+    while lane < 32 {
+        lanes[lane] += byte;
+        lane += 1;
+        byte += (lane % 4 == 0) as i16;
+    }
+    lanes
+};
 
 impl Layout for Q2_0 {
     const FORMAT: Format = Format::Q2_0;

@@ -23,11 +23,11 @@ impl Layout for Tq1_0 {
     fn decode(step: &[u8; 54], out: &mut Decoded) {
         out.scales.fill(f16_at(step, 52));
         for (first, bytes, weight, digits) in RUNS {
-            for n in 0..digits {
+            for (n, &power) in POWERS.iter().enumerate().take(digits) {
                 let out = &mut out.codes[weight + n * bytes..][..bytes];
                 for (code, byte) in out.iter_mut().zip(&step[first..][..bytes]) {
-                    let shifted = i16::from(byte.wrapping_mul(POWERS[n]));
-                    *code = (shifted * 3 >> 8) - 1;
+                    let shifted = i16::from(byte.wrapping_mul(power));
+                    *code = ((shifted * 3) >> 8) - 1;
                 }
             }
         }

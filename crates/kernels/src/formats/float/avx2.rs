@@ -51,16 +51,20 @@ impl Load for bf16 {
 
 /// Computes a tile.
 pub(in crate::formats) fn tile<E: Load>(_: Avx2, tile: &Tile<'_>, products: &mut Products) {
-    // SAFETY: the token proves that the machine has every feature these functions enable.
-    unsafe {
-        match tile.tokens {
-            1 => blocks::<E, 2, 1>(tile, products),
-            _ => blocks::<E, 1, 2>(tile, products),
-        }
+    // SAFETY: the token proves that the machine has every feature the function enables.
+    unsafe { cut::<E>(tile, products) }
+}
+
+/// Cuts a tile into blocks of as many rows and tokens as there are registers for.
+#[target_feature(enable = "avx2,f16c")]
+fn cut<E: Load>(tile: &Tile<'_>, products: &mut Products) {
+    match tile.tokens {
+        1 => blocks::<E, 2, 1>(tile, products),
+        _ => blocks::<E, 1, 2>(tile, products),
     }
 }
 
-/// Cuts a tile into blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
+/// Computes a tile in blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
 #[target_feature(enable = "avx2,f16c")]
 fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
     for row in (0..tile.rows).step_by(R) {
@@ -82,6 +86,7 @@ fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &m
 /// Adds all weights of `R` rows times `B` tokens, 32 at a time.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
 fn dots<E: Load, const R: usize, const B: usize>(
     rows: &[&[u8]; R],
     tokens: &[&[f32]; B],

@@ -1,4 +1,4 @@
-//! Q4_K on AVX2: 16 bytes widened to 16 bits are half the codes of two units.
+//! `Q4_K` on AVX2: 16 bytes widened to 16 bits are half the codes of two units.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"

@@ -1,4 +1,4 @@
-//! Q4_K on AVX-512: 32 bytes widened to 16 bits are the codes of two units.
+//! `Q4_K` on AVX-512: 32 bytes widened to 16 bits are the codes of two units.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
@@ -41,10 +41,9 @@ impl Unpack for Q4K {
     #[inline]
     unsafe fn codes(step: &[u8; 144], unit: usize) -> __m512i {
         let words = _mm512_cvtepu8_epi16(load_32(step, 16 + unit / 2 * 32));
-        if unit % 2 == 0 {
-            _mm512_and_si512(words, _mm512_set1_epi16(15))
-        } else {
-            _mm512_srli_epi16::<4>(words)
+        match unit % 2 {
+            0 => _mm512_and_si512(words, _mm512_set1_epi16(15)),
+            _ => _mm512_srli_epi16::<4>(words),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Q6_K on AVX-512: low and high bits are widened to 16 bits, shifted and joined.
+//! `Q6_K` on AVX-512: low and high bits are widened to 16 bits, shifted and joined.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"

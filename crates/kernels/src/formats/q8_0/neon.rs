@@ -1,0 +1,23 @@
+//! Q8_0 on NEON: bytes are widened to 16 bits.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::aarch64::vreinterpretq_s8_u8;
+
+use super::Q8_0;
+use crate::formats::neon::{Unpack, load_16, store_16_codes};
+use crate::formats::{Decoded, f16_at};
+
+impl Unpack for Q8_0 {
+    #[target_feature(enable = "neon")]
+    #[inline]
+    unsafe fn unpack(step: &[u8; 136], out: &mut Decoded) {
+        for (unit, block) in step.as_chunks::<34>().0.iter().enumerate() {
+            out.scales[2 * unit..][..2].fill(f16_at(block, 0));
+            store_16_codes(out, 2 * unit, vreinterpretq_s8_u8(load_16(block, 2)));
+            store_16_codes(out, 2 * unit + 1, vreinterpretq_s8_u8(load_16(block, 18)));
+        }
+    }
+}
