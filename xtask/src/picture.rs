@@ -52,8 +52,11 @@ fn svg(command: &str, answer: &str) -> String {
     let mut baseline = BAR_HEIGHT + LINE_HEIGHT;
     let mut text = |line: &str, before: &str| {
         let line = escape(line);
-        writeln!(svg, r#"<text xml:space="preserve" x="{MARGIN}" y="{baseline}">{before}{line}</text>"#)
-            .expect("a string takes every write");
+        writeln!(
+            svg,
+            r#"<text xml:space="preserve" x="{MARGIN}" y="{baseline}">{before}{line}</text>"#
+        )
+        .expect("a string takes every write");
         baseline += LINE_HEIGHT;
     };
     text(command, r##"<tspan fill="#a3be8c">$ </tspan>"##);
