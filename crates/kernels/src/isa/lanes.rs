@@ -5,8 +5,6 @@
 //! separately and one fixed tree for the sum of the lanes. A value exists only where its
 //! instructions do, since making one takes the proof token.
 
-#![expect(unsafe_code, reason = "instructions of detected sets, loads and stores of whole vectors")]
-
 use half::f16;
 
 use crate::convert::Stored;
@@ -79,6 +77,7 @@ impl Lanes for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "instructions of detected sets, loads and stores of whole vectors")]
 mod x86_64 {
     use std::arch::x86_64::{
         __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,
