@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use toko_gguf::Gguf;
+use toko_gguf::tensor::TensorInfo;
 use toko_kernels::isa::Tier;
 use toko_kernels::pool::default_threads;
 use toko_model::{Config, KvCache, Model, Scratch};
@@ -182,7 +183,7 @@ fn describe(file: &Gguf, config: &Config) -> Result<ModelInfo, Error> {
     Ok(ModelInfo {
         name: name.to_owned(),
         architecture: architecture.to_owned(),
-        parameters: file.tensors().iter().map(|tensor| tensor.elements()).sum(),
+        parameters: file.tensors().iter().map(TensorInfo::elements).sum(),
         weight_bytes: file.tensors().iter().map(|tensor| tensor.bytes).sum(),
         context_tokens: config.context,
         trained_context_tokens: config.context,

@@ -53,6 +53,7 @@ impl Sampler {
         Ok(self.draw())
     }
 
+    #[expect(clippy::float_cmp, reason = "exactly 1 and 0 switch the penalties off")]
     fn penalize(&self, logits: &mut [f32], history: &[u32]) {
         let Sampling {
             repeat_penalty,
@@ -70,7 +71,8 @@ impl Sampler {
         for run in recent.chunk_by(|a, b| a == b) {
             let logit = &mut logits[run[0] as usize];
             *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
-            *logit -= run.len() as f32 * frequency_penalty + presence_penalty;
+            let times = u16::try_from(run.len()).unwrap_or(u16::MAX);
+            *logit -= f32::from(times) * frequency_penalty + presence_penalty;
         }
     }
 
@@ -197,8 +199,10 @@ mod tests {
             let total: f64 = shares.iter().sum();
             let counts = counts(Sampling { temperature, ..OFF }, &logits, 40_000);
             for (count, share) in counts.into_iter().zip(shares) {
-                let expected = share / total;
-                assert!((count as f64 / 40_000.0 - expected).abs() < 0.01, "{count} of {expected}");
+                let (count, expected) =
+                    (u16::try_from(count).expect("40,000 draws"), share / total);
+                let found = f64::from(count) / 40_000.0;
+                assert!((found - expected).abs() < 0.01, "{found}, not {expected}");
             }
         }
     }

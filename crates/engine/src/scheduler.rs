@@ -78,7 +78,7 @@ mod tests {
             chunk in 1usize..300,
         ) {
             let mut sequences: Vec<Position> = prompts.iter().map(|&known| position(known, 0)).collect();
-            for _ in 0..prompts.iter().sum::<usize>() + 1 {
+            for _ in 0..=prompts.iter().sum::<usize>() {
                 let waiting: Vec<usize> = (0..sequences.len()).filter(|&i| sequences[i].cached < sequences[i].known).collect();
                 if waiting.is_empty() {
                     break;

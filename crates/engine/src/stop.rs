@@ -115,10 +115,12 @@ mod tests {
             cuts.sort_unstable();
             let pieces: Vec<String> =
                 cuts.windows(2).map(|pair| chars[pair[0]..pair[1]].iter().collect()).collect();
-            let ends = text.char_indices().map(|(at, char)| at + char.len_utf8());
-            let stopped_at = ends
-                .flat_map(|end| stops.iter().filter(move |stop| text[..end].ends_with(*stop)).map(move |stop| end - stop.len()).min())
-                .next();
+            let stop_at = |end: usize| {
+                let ending = stops.iter().filter(|stop| text[..end].ends_with(*stop));
+                ending.map(|stop| end - stop.len()).min()
+            };
+            let stopped_at =
+                text.char_indices().find_map(|(at, char)| stop_at(at + char.len_utf8()));
             let expected = (text[..stopped_at.unwrap_or(text.len())].to_owned(), stopped_at.is_some());
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
             prop_assert_eq!(run(&stops, &pieces), expected);

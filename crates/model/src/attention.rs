@@ -80,7 +80,8 @@ impl Model {
         let config = &self.config;
         let chunk = config.group() * config.head_dim;
         let length = scratch.places.len() * config.query_length();
-        let scale = 1.0 / (config.head_dim as f32).sqrt();
+        let head_dim = u16::try_from(config.head_dim).expect("heads are at most 1024 long");
+        let scale = 1.0 / f32::from(head_dim).sqrt();
         let (query, places) = (&scratch.query[..length], &scratch.places);
         self.pool.for_each_chunk(
             &mut scratch.mixed[..length],

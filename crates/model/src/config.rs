@@ -92,7 +92,7 @@ impl Config {
             Some(_) => keys.length("attention.head_count_kv", MAX_LENGTH)?,
             None => heads,
         };
-        if heads % kv_heads != 0 {
+        if !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of the {heads} query heads");
             return Err(keys.invalid("attention.head_count_kv", kv_heads, &expected));
         }
@@ -170,7 +170,7 @@ impl Keys<'_> {
         format!("{}.{key}", self.prefix)
     }
 
-    fn invalid(&self, key: &str, found: impl ToString, expected: &str) -> Error {
+    fn invalid(&self, key: &str, found: impl std::fmt::Display, expected: &str) -> Error {
         Error::HyperParameter {
             key: self.full(key),
             found: found.to_string(),
@@ -203,13 +203,13 @@ impl Keys<'_> {
         let key = "attention.key_length";
         let head_dim = match self.optional_count(key)? {
             Some(_) => self.length(key, 1024)?,
-            None if hidden % heads == 0 => hidden / heads,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
             None => {
                 let expected = format!("a divisor of the embedding length {hidden}");
                 return Err(self.invalid("attention.head_count", heads, &expected));
             }
         };
-        if head_dim % 2 != 0 || head_dim > 1024 {
+        if !head_dim.is_multiple_of(2) || head_dim > 1024 {
             return Err(self.invalid(key, head_dim, "an even number up to 1024"));
         }
         if heads > MAX_LENGTH / head_dim {
@@ -230,7 +230,7 @@ impl Keys<'_> {
             Some(_) => self.length(dims_key, head_dim)?,
             None => head_dim,
         };
-        if rotary_dims % 2 != 0 {
+        if !rotary_dims.is_multiple_of(2) {
             return Err(self.invalid(dims_key, rotary_dims, "an even number"));
         }
         let base_key = "rope.freq_base";

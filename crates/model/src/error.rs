@@ -41,8 +41,14 @@ pub enum Error {
         /// The shape that the hyper-parameters ask for.
         expected: Vec<u64>,
     },
+    /// The file has a weight that these decoders do not use, so its answers would be wrong.
+    #[error("tensor {name} is not part of any decoder that this program runs")]
+    UnknownTensor {
+        /// The tensor's name.
+        name: String,
+    },
     /// A tensor is stored in a type that no kernel reads.
-    #[error("tensor {name} has type {kind}, which cannot be computed with; {advice}")]
+    #[error("tensor {name} is stored as {kind}, which cannot be computed with; {advice}")]
     TensorType {
         /// The tensor's name.
         name: String,

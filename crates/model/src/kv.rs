@@ -105,16 +105,12 @@ impl KvCache {
             KvType::F32 => Page::F32(vec![0.0; elements].into_boxed_slice()),
             KvType::F16 => Page::F16(vec![f16::ZERO; elements].into_boxed_slice()),
         };
-        match self.free.pop() {
-            Some(index) => {
-                self.pages[index] = Some(page);
-                index
-            }
-            None => {
-                self.pages.push(Some(page));
-                self.pages.len() - 1
-            }
+        if let Some(index) = self.free.pop() {
+            self.pages[index] = Some(page);
+            return index;
         }
+        self.pages.push(Some(page));
+        self.pages.len() - 1
     }
 
     /// Offset of a head's first position inside a page; `part` is 0 for keys and 1 for values.

@@ -64,6 +64,7 @@ pub(crate) struct Tensors {
 
 impl Tensors {
     pub(crate) fn bind(file: &Gguf, config: &Config, tier: Tier) -> Result<Self, Error> {
+        refuse_unknown_biases(file)?;
         let binder = Binder { file, tier };
         let layers = (0..config.layers)
             .map(|index| binder.layer(index, config))
@@ -78,6 +79,18 @@ impl Tensors {
             output_norm: read_floats(file, "output_norm.weight", config.hidden)?,
             head,
         })
+    }
+}
+
+/// A bias that no layer adds would be left out of the sum without a word.
+fn refuse_unknown_biases(file: &Gguf) -> Result<(), Error> {
+    let known = ["attn_q.bias", "attn_k.bias", "attn_v.bias"];
+    let unknown = file.tensors().iter().find(|tensor| {
+        tensor.name.ends_with(".bias") && !known.iter().any(|part| tensor.name.ends_with(part))
+    });
+    match unknown {
+        Some(tensor) => Err(Error::UnknownTensor { name: tensor.name.clone() }),
+        None => Ok(()),
     }
 }
 

@@ -3,9 +3,7 @@
 //! The float64 values are the truth. llama.cpp's distance from them is the bar that ours must not
 //! exceed: never by more than half, and not at all on nine of ten prompts.
 
-mod harness;
-
-use harness::{Runner, ids, numbers};
+use crate::harness::{Runner, ids, numbers};
 use serde_json::Value;
 use toko_fixtures::{golden_json, smollm2_model, smollm2_path, tiny_model};
 use toko_gguf::Gguf;
@@ -89,7 +87,6 @@ fn tiny_models_of_every_type_are_as_near_to_float64_as_llama_cpp() {
                     assert_greedy(&name, &mut runner, theirs);
                 }
             }
-            println!("{name}: {errors:?}");
             // llama.cpp computes F32 in F32 as well: there the fixed bound above decides.
             if *kind != "F32" {
                 assert_no_worse(&name, &errors);
@@ -122,7 +119,6 @@ fn check_smollm2(kind: &str) {
     let file = smollm2(kind);
     let mut runner = Runner::new(&file, Tier::detect(), default_threads(), KvType::F16, 256);
     let errors = smollm2_errors(kind, &mut runner);
-    println!("SmolLM2 {kind}: {errors:?}");
     if kind == "F16" {
         assert!(errors.iter().all(|errors| errors.ours < 0.02), "{errors:?}");
         for prompt in prompts(&golden_json("smollm2/F16.llamacpp.json")) {

@@ -1,12 +1,11 @@
 //! Bits that must not depend on how the work is cut: tier, threads, chunks, batch, pages.
 
-mod harness;
-
-use harness::{Runner, ids};
 use toko_fixtures::{embedded_model_golden, embedded_model_path};
 use toko_gguf::Gguf;
 use toko_kernels::isa::Tier;
 use toko_model::{KvCache, KvType, Model, PageTable, Rows, Scratch, Slot};
+
+use crate::harness::{Runner, ids};
 
 fn embedded() -> Gguf {
     Gguf::open(embedded_model_path()).expect("the embedded model opens")

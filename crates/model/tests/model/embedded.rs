@@ -1,12 +1,11 @@
 //! The embedded model against its own reference, computed in float32 by another program.
 
-mod harness;
-
-use harness::{Runner, ids, numbers};
 use toko_fixtures::{embedded_model_golden, embedded_model_path};
 use toko_gguf::Gguf;
 use toko_kernels::isa::Tier;
 use toko_model::KvType;
+
+use crate::harness::{Runner, ids, numbers};
 
 #[test]
 fn logits_along_the_golden_answers_are_near_the_reference() {

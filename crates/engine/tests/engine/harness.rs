@@ -1,0 +1,76 @@
+//! The one door through which these tests ask an engine.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, channel};
+
+use toko_engine::{Engine, Error, Event, KvType, Options, Params, Sampling, Summary};
+use toko_fixtures::embedded_model_path;
+use toko_gguf::Gguf;
+
+pub(crate) const GREEDY: Sampling = Sampling {
+    temperature: 0.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    repeat_penalty: 1.0,
+    frequency_penalty: 0.0,
+    presence_penalty: 0.0,
+    penalty_window_tokens: 64,
+    seed: None,
+};
+
+pub(crate) const OPTIONS: Options =
+    Options { context_tokens: None, threads: Some(2), kv_type: KvType::F16, sequences: 8 };
+
+/// What one request was told.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) end: Result<Summary, Error>,
+}
+
+impl Answer {
+    pub(crate) fn summary(&self) -> &Summary {
+        self.end.as_ref().expect("the request was served")
+    }
+}
+
+pub(crate) fn embedded(options: &Options) -> Engine {
+    let file = Gguf::open(embedded_model_path()).expect("the embedded model opens");
+    Engine::load(&file, options).expect("the embedded model loads")
+}
+
+pub(crate) fn params(sampling: Sampling, max_tokens: usize) -> Params {
+    Params { sampling, max_tokens: Some(max_tokens), stop: Vec::new() }
+}
+
+/// Queues a prompt and returns where its events arrive.
+pub(crate) fn submit(
+    engine: &Engine,
+    prompt: &[u32],
+    params: Params,
+) -> Result<Receiver<Event>, Error> {
+    let (sender, receiver) = channel();
+    engine.submit(prompt.to_vec(), params, move |event| match sender.send(event) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    })?;
+    Ok(receiver)
+}
+
+/// Reads a request's events to its end.
+pub(crate) fn collect(events: &Receiver<Event>) -> Answer {
+    let mut text = String::new();
+    loop {
+        match events.recv().expect("every request is told its end") {
+            Event::Prefilled { .. } => {}
+            Event::Text(piece) => text.push_str(&piece),
+            Event::Finished(summary) => return Answer { text, end: Ok(summary) },
+            Event::Failed(error) => return Answer { text, end: Err(error) },
+        }
+    }
+}
+
+pub(crate) fn ask(engine: &Engine, prompt: &[u32], params: Params) -> Answer {
+    collect(&submit(engine, prompt, params).expect("the prompt is accepted"))
+}

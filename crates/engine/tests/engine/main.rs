@@ -1,0 +1,6 @@
+//! Promises of the engine, on real models.
+
+mod answers;
+mod ending;
+mod harness;
+mod perplexity;
