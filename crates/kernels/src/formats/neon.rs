@@ -62,13 +62,13 @@ fn tile<U: Unpack>(_: Neon, tile: &Tile<'_>, products: &mut Products) {
 /// Cuts a tile into blocks of one row and `B` tokens; what juts out repeats the last token.
 #[target_feature(enable = "neon")]
 fn blocks<U: Unpack, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in 0..tile.rows {
+    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
         let [bytes] = tile.rows_from(row);
         for token in (0..tile.tokens).step_by(B) {
             let tokens = tile.groups_from(token);
             let mut acc = [[vdupq_n_f32(0.0); 4]; B];
             dots::<U, B>(bytes, &tokens, &mut acc);
-            for (product, acc) in products[row][token..].iter_mut().zip(acc) {
+            for (product, acc) in products[token..].iter_mut().zip(acc) {
                 *product = sum16(acc);
             }
         }

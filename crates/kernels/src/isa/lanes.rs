@@ -9,6 +9,8 @@ use half::f16;
 
 use crate::convert::Stored;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::Lanes128;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{Lanes256, Lanes512};
 
@@ -34,7 +36,7 @@ pub(crate) trait Lanes: Copy {
     fn sum(self) -> f32;
 }
 
-/// The lanes of the reference, and of every tier that has no form of its own.
+/// The lanes of the reference.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain([f32; LANES]);
 
@@ -76,6 +78,15 @@ impl Lanes for Plain {
     }
 }
 
+/// Runs intrinsics of the instruction set that a value's existence proves.
+macro_rules! proven {
+    ($intrinsics:expr) => {{
+        // SAFETY: the type's values are made from the token of the set the intrinsics belong
+        // to, and addresses come from references to arrays of the length they access.
+        unsafe { $intrinsics }
+    }};
+}
+
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "instructions of detected sets, loads and stores of whole vectors")]
 mod x86_64 {
@@ -91,15 +102,6 @@ mod x86_64 {
 
     use super::{LANES, Lanes};
     use crate::isa::{Avx2, Avx512};
-
-    /// Runs intrinsics of the instruction set that a value's existence proves.
-    macro_rules! proven {
-        ($intrinsics:expr) => {{
-            // SAFETY: the type's values are made from the token of the set the intrinsics belong
-            // to, and addresses come from references to arrays of the length they access.
-            unsafe { $intrinsics }
-        }};
-    }
 
     /// Two vectors of eight.
     #[derive(Clone, Copy)]
@@ -197,5 +199,80 @@ mod x86_64 {
         let four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[expect(unsafe_code, reason = "instructions of a detected set, loads and stores of whole vectors")]
+mod aarch64 {
+    use std::arch::aarch64::{
+        float32x4_t, vadd_f32, vaddq_f32, vcvt_f32_f16, vdupq_n_f32, vget_high_f32, vget_low_f32,
+        vld1_u16, vld1q_f32, vmulq_f32, vpadds_f32, vreinterpret_f16_u16, vst1q_f32,
+    };
+
+    use half::f16;
+
+    use super::{LANES, Lanes};
+    use crate::isa::Neon;
+
+    /// Four vectors of four.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Lanes128([float32x4_t; 4]);
+
+    #[expect(clippy::inline_always, reason = "compiled into the loops of each tier")]
+    impl Lanes for Lanes128 {
+        type Isa = Neon;
+
+        #[inline(always)]
+        fn splat(_: Neon, value: f32) -> Self {
+            Self([proven!(vdupq_n_f32(value)); 4])
+        }
+
+        #[inline(always)]
+        fn load(_: Neon, values: &[f32; LANES]) -> Self {
+            let [a, b, c, d] = quarters(values);
+            proven!(Self([
+                vld1q_f32(a.as_ptr()),
+                vld1q_f32(b.as_ptr()),
+                vld1q_f32(c.as_ptr()),
+                vld1q_f32(d.as_ptr()),
+            ]))
+        }
+
+        #[inline(always)]
+        fn load_f16(_: Neon, values: &[f16; LANES]) -> Self {
+            Self(quarters(values).map(|four| {
+                let bits = proven!(vld1_u16(four.as_ptr().cast()));
+                proven!(vcvt_f32_f16(vreinterpret_f16_u16(bits)))
+            }))
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut [f32; LANES]) {
+            for (four, out) in self.0.into_iter().zip(out.as_chunks_mut::<4>().0) {
+                proven!(vst1q_f32(out.as_mut_ptr(), four));
+            }
+        }
+
+        #[inline(always)]
+        fn add_product(self, a: Self, b: Self) -> Self {
+            let mut sums = self.0;
+            for ((sum, a), b) in sums.iter_mut().zip(a.0).zip(b.0) {
+                *sum = proven!(vaddq_f32(*sum, vmulq_f32(a, b)));
+            }
+            Self(sums)
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            let [a, b, c, d] = self.0;
+            let four = proven!(vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d)));
+            proven!(vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four))))
+        }
+    }
+
+    fn quarters<T>(values: &[T; LANES]) -> [&[T; 4]; 4] {
+        let quarters = values.as_chunks().0;
+        [&quarters[0], &quarters[1], &quarters[2], &quarters[3]]
     }
 }

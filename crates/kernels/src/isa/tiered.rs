@@ -18,7 +18,8 @@ macro_rules! tiered {
             $vis fn $name($($arg: $type),*)
             plain $body($($arg),*),
             avx2 _isa => $body($($arg),*),
-            avx512 _isa => $body($($arg),*)
+            avx512 _isa => $body($($arg),*),
+            neon _isa => $body($($arg),*)
         );
     };
     (
@@ -29,14 +30,16 @@ macro_rules! tiered {
             $vis fn $name($($arg: $type),*)
             plain $body::<$crate::isa::lanes::Plain, $element>((), $($arg),*),
             avx2 isa => $body::<$crate::isa::lanes::Lanes256, $element>(isa, $($arg),*),
-            avx512 isa => $body::<$crate::isa::lanes::Lanes512, $element>(isa, $($arg),*)
+            avx512 isa => $body::<$crate::isa::lanes::Lanes512, $element>(isa, $($arg),*),
+            neon isa => $body::<$crate::isa::lanes::Lanes128, $element>(isa, $($arg),*)
         );
     };
     (
         @copies $vis:vis fn $name:ident($($arg:ident: $type:ty),*)
         plain $plain:expr,
         avx2 $isa2:ident => $avx2:expr,
-        avx512 $isa512:ident => $avx512:expr
+        avx512 $isa512:ident => $avx512:expr,
+        neon $isa_neon:ident => $neon:expr
     ) => {
         $vis fn $name(tier: $crate::isa::Tier, $($arg: $type),*) {
             #[cfg(target_arch = "x86_64")]
@@ -69,7 +72,7 @@ macro_rules! tiered {
                 }
                 // NEON is part of what every 64-bit Arm target compiles for.
                 #[cfg(target_arch = "aarch64")]
-                $crate::isa::Tier::Neon(_) => $plain,
+                $crate::isa::Tier::Neon($isa_neon) => $neon,
             }
         }
     };

@@ -70,16 +70,14 @@ pub(in crate::formats) fn tile<E: Load>(_: Neon, tile: &Tile<'_>, products: &mut
 /// Cuts a tile into blocks of one row and `B` tokens; what juts out repeats the last token.
 #[target_feature(enable = "neon")]
 fn blocks<E: Load, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in 0..tile.rows {
+    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
         let [bytes] = tile.rows_from(row);
         for token in (0..tile.tokens).step_by(B) {
             let tokens = tile.values_from(token);
             let mut acc = [[vdupq_n_f32(0.0); 8]; B];
             dots::<E, B>(bytes, &tokens, &mut acc);
-            for (product, acc) in products[row][token..].iter_mut().zip(acc) {
-                let [a, b, c, d, e, f, g, h] = acc;
-                *product =
-                    sum16([vaddq_f32(a, e), vaddq_f32(b, f), vaddq_f32(c, g), vaddq_f32(d, h)]);
+            for (product, acc) in products[token..].iter_mut().zip(acc) {
+                *product = sum16(std::array::from_fn(|l| vaddq_f32(acc[l], acc[l + 4])));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Q4_K on NEON: the halves of 32 bytes are the codes of two units.
+//! `Q4_K` on NEON: the halves of 32 bytes are the codes of two units.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"

@@ -1,4 +1,4 @@
-//! Q6_K on NEON: the halves of 16 low bytes are joined with two bits each of 16 high bytes.
+//! `Q6_K` on NEON: the halves of 16 low bytes are joined with two bits each of 16 high bytes.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
