@@ -8,7 +8,7 @@ use tokenizers::models::bpe::{BPE, Merges, Vocab as TokenIds};
 use crate::byte_level;
 use crate::error::Error;
 use crate::pretokenize::{PreTokenizer, Splitter};
-use crate::vocabulary::{Spelling, UNDERLINE, VocabularySource};
+use crate::vocabulary::{Spelling, TokenKind, UNDERLINE, Vocabulary, VocabularySource};
 
 const MERGES: &str = "tokenizer.ggml.merges";
 
@@ -24,14 +24,19 @@ impl BytePairs {
     pub(crate) fn new(
         source: &mut VocabularySource,
         rules: &'static PreTokenizer,
-        ids: TokenIds,
+        vocabulary: &Vocabulary,
+        mut ids: TokenIds,
     ) -> Result<Self, Error> {
         let lines = std::mem::take(&mut source.merges);
         if lines.is_empty() {
             return Err(Error::Missing { key: MERGES, kind: source.model.clone() });
         }
-        let merges = checked_merges(&lines, &ids)?;
+        let merges = checked_merges(&lines, vocabulary, &ids)?;
         drop(lines);
+        // No text spells a control token, whatever merges the file allows.
+        ids.retain(|_, id| {
+            vocabulary.kind(*id).is_some_and(|kind| kind.is_merged() || kind == TokenKind::Byte)
+        });
         let model = BPE::builder()
             .vocab_and_merges(ids, merges)
             .ignore_merges(rules.ignore_merges)
@@ -40,7 +45,7 @@ impl BytePairs {
             .cache_capacity(0)
             .build()
             .map_err(|error| Error::Vocabulary(error.to_string()))?;
-        Ok(Self { model, splitter: Splitter::new(rules)?, rules })
+        Ok(Self { model, splitter: Splitter::new(rules), rules })
     }
 
     /// Appends the tokens of a text that holds no special tokens.
@@ -73,7 +78,13 @@ impl BytePairs {
 }
 
 /// Cuts each line into its two pieces and makes sure that they and their union are tokens.
-fn checked_merges(lines: &[String], ids: &TokenIds) -> Result<Merges, Error> {
+///
+/// Leaves out the merges that make or take a token which is found whole.
+fn checked_merges(
+    lines: &[String],
+    vocabulary: &Vocabulary,
+    ids: &TokenIds,
+) -> Result<Merges, Error> {
     let bad = |index, reason| Error::BadEntry { key: MERGES, index, reason };
     let mut union = String::new();
     let mut merges = Merges::with_capacity(lines.len());
@@ -90,12 +101,16 @@ fn checked_merges(lines: &[String], ids: &TokenIds) -> Result<Merges, Error> {
         union.clear();
         union.push_str(left);
         union.push_str(right);
+        let mut is_merged = true;
         for piece in [left, right, union.as_str()] {
-            if !ids.contains_key(piece) {
+            let Some(id) = ids.get(piece) else {
                 return Err(bad(index, format!("{piece:?} is no token of the vocabulary")));
-            }
+            };
+            is_merged &= vocabulary.kind(*id).is_some_and(TokenKind::is_merged);
         }
-        merges.push((left.to_owned(), right.to_owned()));
+        if is_merged {
+            merges.push((left.to_owned(), right.to_owned()));
+        }
     }
     Ok(merges)
 }

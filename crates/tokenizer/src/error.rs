@@ -8,7 +8,7 @@
 pub enum Error {
     /// The vocabulary is of a kind that this crate does not implement.
     #[error(
-        "tokenizer.ggml.model: the tokenizer kind {kind:?}{description} is not supported; supported are \"gpt2\" (BPE) and \"llama\" (SPM)"
+        "tokenizer.ggml.model: the tokenizer kind {kind:?}{description} is not supported; supported are \"gpt2\" and \"gemma4\" (BPE) and \"llama\" (SPM)"
     )]
     UnsupportedKind {
         /// The value of `tokenizer.ggml.model`.

@@ -1,8 +1,8 @@
 //! Keeps the text of messages from becoming special tokens.
 //!
-//! Invariant: one character that occurs nowhere in a conversation or its template is put inside every special token's
-//! text that a message spells out, and removed after the special tokens were found. So only the template can write
-//! them, and the message's text reaches the model unchanged.
+//! Invariant: one character that occurs in no message, template or special token is put inside every special
+//! token's text that a message spells out, and removed after the special tokens were found. So only the template can
+//! write them, and the message's text reaches the model unchanged.
 
 use std::collections::HashSet;
 
@@ -44,7 +44,9 @@ impl<'a> Guard<'a> {
     pub(crate) fn new(tokenizer: &'a Tokenizer, template: &str, chat: &Chat) -> Option<Self> {
         let character = CANDIDATES.into_iter().find(|&character| {
             let escaped = escaped(character);
-            let mut is_free = !template.contains(character);
+            let is_in_token = |id: &u32| tokenizer.token_text(*id).contains(character);
+            let mut is_free =
+                !template.contains(character) && !tokenizer.parsed().ids().iter().any(is_in_token);
             visit_texts(chat, &mut |text| {
                 is_free &= !text.contains(character) && !text.contains(&escaped)
             });
@@ -75,8 +77,14 @@ impl<'a> Guard<'a> {
             Author::Assistant => &self.assistant,
         };
         let mut out = String::with_capacity(text.len());
-        // Text of the template next to the message must not complete a token either.
-        if guarded.iter().any(|id| completes(self.tokenizer.token_text(*id), text)) {
+        // Text of the template next to the message must not complete a token either. Plain words are spared: templates
+        // look names and types up, and write role names into tokens on purpose.
+        let has_edges =
+            !text.chars().all(|character| character.is_alphanumeric() || "_-".contains(character));
+        let any = |meets: fn(&str, &str) -> bool| {
+            has_edges && guarded.iter().any(|id| meets(self.tokenizer.token_text(*id), text))
+        };
+        if any(completes) {
             out.push(self.character);
         }
         let mut done = 0;
@@ -92,7 +100,7 @@ impl<'a> Guard<'a> {
             }
         }
         out.push_str(&text[done..]);
-        if guarded.iter().any(|id| begins(self.tokenizer.token_text(*id), text)) {
+        if any(begins) {
             out.push(self.character);
         }
         out
@@ -113,9 +121,10 @@ fn is_markup(text: &str, template: &str) -> bool {
     is_word_like && (text.starts_with("<|") || template.contains(text))
 }
 
-/// Says whether some end of the token is how the text begins.
+/// Says whether some end of the token is how the text begins, or the text lies inside the token.
 fn completes(token: &str, text: &str) -> bool {
-    token.char_indices().skip(1).any(|(at, _)| text.starts_with(&token[at..]))
+    token.contains(text)
+        || token.char_indices().skip(1).any(|(at, _)| text.starts_with(&token[at..]))
 }
 
 /// Says whether some beginning of the token is how the text ends.

@@ -19,6 +19,7 @@ struct Layout {
 }
 
 /// Renders a value as JSON: `tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
+#[expect(clippy::needless_pass_by_value, reason = "filters take their arguments this way")]
 pub(crate) fn tojson(
     state: &State<'_, '_>,
     value: &Value,
@@ -165,9 +166,12 @@ impl Layout {
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
                 _ if character < ' ' || (self.ascii && !character.is_ascii()) => {
-                    for unit in character.encode_utf16(&mut [0; 2]) {
-                        out.push_str(&format!("\\u{unit:04x}"));
-                    }
+                    out.extend(
+                        character
+                            .encode_utf16(&mut [0; 2])
+                            .iter()
+                            .map(|unit| format!("\\u{unit:04x}")),
+                    );
                 }
                 _ => out.push(character),
             }

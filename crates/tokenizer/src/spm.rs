@@ -1,4 +1,4 @@
-//! SentencePiece-style encoding: neighbours merge into the token with the best score until none fits.
+//! `SentencePiece`-style encoding: neighbours merge into the token with the best score until none fits.
 //!
 //! Invariant: of two merges with the same score the left one happens first. That rule rules out a list of ranked
 //! merges, which orders equal scores by pair and not by place; hence this file and not the BPE library.
@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use tokenizers::models::bpe::Vocab as TokenIds;
 
 use crate::error::Error;
-use crate::vocabulary::{UNDERLINE, Vocabulary, VocabularySource, byte_token};
+use crate::vocabulary::{TokenKind, UNDERLINE, Vocabulary, VocabularySource, byte_token};
 
 /// Encodes text with the scores of one model.
 pub(crate) struct Scores {
@@ -26,7 +26,7 @@ impl Scores {
     pub(crate) fn new(
         source: &mut VocabularySource,
         vocabulary: &Vocabulary,
-        ids: TokenIds,
+        mut ids: TokenIds,
     ) -> Result<Self, Error> {
         const KEY: &str = "tokenizer.ggml.scores";
         let scores = std::mem::take(&mut source.scores);
@@ -47,6 +47,8 @@ impl Scores {
                 reason: "the score is not a number".to_owned(),
             });
         }
+        // No text spells a control token, whatever merges the file allows.
+        ids.retain(|_, id| vocabulary.kind(*id).is_some_and(TokenKind::is_merged));
         let mut bytes = [None; 256];
         for (id, text, _) in vocabulary.iter() {
             if let Some(byte) = byte_token(text) {

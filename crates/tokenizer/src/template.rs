@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 
 use crate::chat::{Chat, Message, ToolCall};
@@ -46,6 +47,7 @@ impl ChatTemplate {
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", json::tojson);
+        environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
         environment
             .add_template_owned(NAME, without_generation_tags(source).into_owned())
@@ -108,15 +110,15 @@ impl ChatTemplate {
             Ok(text) => return Ok(text),
             Err(error) => error,
         };
-        if chat.messages.iter().any(|message| !message.tool_calls.is_empty()) {
-            if let Ok(text) = self.render_once(words.context(self, chat, Arguments::Text)) {
-                return Ok(text);
-            }
+        if chat.messages.iter().any(|message| !message.tool_calls.is_empty())
+            && let Ok(text) = self.render_once(words.context(self, chat, Arguments::Text))
+        {
+            return Ok(text);
         }
-        if let Some(folded) = fold_system_message(chat) {
-            if let Ok(text) = self.render_once(words.context(self, &folded, Arguments::Object)) {
-                return Ok(text);
-            }
+        if let Some(folded) = fold_system_message(chat)
+            && let Ok(text) = self.render_once(words.context(self, &folded, Arguments::Object))
+        {
+            return Ok(text);
         }
         Err(refused)
     }
@@ -174,15 +176,10 @@ impl Words<'_> {
 
     fn message(&self, message: &Message, arguments: Arguments) -> Value {
         let author = if message.role == "assistant" { Author::Assistant } else { Author::Anyone };
-        let is_plain_word =
-            message.role.chars().all(|character| character.is_alphanumeric() || character == '_');
-        let role = if is_plain_word {
-            Value::from(message.role.as_str())
-        } else {
-            self.value(&message.role)
-        };
-        let mut fields =
-            vec![("role", role), ("content", Value::from(self.text(&message.content, author)))];
+        let mut fields = vec![
+            ("role", self.value(&message.role)),
+            ("content", Value::from(self.text(&message.content, author))),
+        ];
         if let Some(thoughts) = &message.reasoning_content {
             fields.push(("reasoning_content", Value::from(self.text(thoughts, author))));
         }
@@ -268,6 +265,12 @@ fn fold_system_message(chat: &Chat) -> Option<Chat> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
+
+/// Says what Python can iterate over: the engine's own test also accepts `none`.
+fn is_iterable(value: &Value) -> bool {
+    use ValueKind::{Bytes, Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Undefined | String | Bytes | Seq | Map | Iterable)
+}
 
 fn raise_exception(message: &str) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raised")

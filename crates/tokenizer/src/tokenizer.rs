@@ -68,7 +68,7 @@ impl Tokenizer {
                     if source.model == "gemma4" { Some("gemma4") } else { source.pre.as_deref() };
                 let rules = pretokenize::find(name)?;
                 let (vocabulary, ids) = Vocabulary::new(&mut source, rules.spelling)?;
-                let pairs = BytePairs::new(&mut source, rules, ids)?;
+                let pairs = BytePairs::new(&mut source, rules, &vocabulary, ids)?;
                 (vocabulary, Encoder::Pairs(Box::new(pairs)), rules.add_bos)
             }
             _ => return Err(unsupported(source.model)),
@@ -113,7 +113,7 @@ impl Tokenizer {
 
     /// Returns the tokens of a text in which special tokens are parsed and the character `guard` stands for nothing.
     ///
-    /// Between special tokens no user-defined token is looked for: what the guard took apart stays apart.
+    /// The guard goes after the special tokens were found, so what it took apart stays apart.
     pub(crate) fn encode_guarded(&self, text: &str, guard: char) -> Vec<u32> {
         let mut out = Vec::new();
         let without_guard = |part| {

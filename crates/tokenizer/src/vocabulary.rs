@@ -71,6 +71,11 @@ impl TokenKind {
     pub(crate) fn is_control(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
+
+    /// Says whether merging may make the token; the others are found whole or not at all.
+    pub(crate) fn is_merged(self) -> bool {
+        matches!(self, Self::Normal | Self::Unused)
+    }
 }
 
 /// Says how the texts of normal tokens are written.
@@ -94,7 +99,9 @@ pub(crate) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Checks the tokens and returns them with the map from text to id. Takes `tokens` and `token_types` away.
+    /// Checks the tokens and returns them with the map from text to id.
+    ///
+    /// Takes `tokens` and `token_types` away.
     pub(crate) fn new(
         source: &mut VocabularySource,
         spelling: Spelling,
