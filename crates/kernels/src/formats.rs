@@ -89,7 +89,7 @@ impl Decoded {
 }
 
 /// An array of bytes into which a row divides.
-trait StepBytes: Sized {
+trait StepBytes: Sized + AsRef<[u8]> {
     const LEN: usize;
 
     /// Returns the whole steps of a row and the rest.

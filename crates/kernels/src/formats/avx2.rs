@@ -131,7 +131,7 @@ fn accumulate<U: Unpack, const R: usize, const B: usize>(
     acc: &mut [[[__m256; 2]; B]; R],
 ) {
     for (step, room) in steps.iter().zip(&mut *rooms) {
-        prefetch(*step);
+        prefetch(step.as_ref());
         // SAFETY: this function has the features that `Unpack` asks of its callers.
         unsafe { U::prepare(step, room) };
     }
@@ -194,12 +194,14 @@ pub(super) fn sum16(lanes: [__m256; 2]) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
 }
 
-/// Fetches what lies `PREFETCH_BYTES` ahead into the cache; it need not be in any object.
+/// Fetches what lies `PREFETCH_BYTES` beyond `bytes` into the cache; it need not be in any object.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-pub(super) fn prefetch<T>(at: &T) {
-    let ahead = std::ptr::from_ref(at).cast::<i8>().wrapping_add(PREFETCH_BYTES);
-    _mm_prefetch::<_MM_HINT_T0>(ahead);
+pub(super) fn prefetch(bytes: &[u8]) {
+    for line in (0..bytes.len()).step_by(64) {
+        let ahead = bytes.as_ptr().cast::<i8>().wrapping_add(line + PREFETCH_BYTES);
+        _mm_prefetch::<_MM_HINT_T0>(ahead);
+    }
 }
 
 /// Reads half the codes of a unit of activations, or decoded ones.

@@ -68,7 +68,7 @@ fn tile<U: Unpack>(_: Avx512, tile: &Tile<'_>, products: &mut Products) {
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn cut<U: Unpack>(tile: &Tile<'_>, products: &mut Products) {
     match tile.tokens {
-        1 => blocks::<U, 4, 1>(tile, products),
+        1 => blocks::<U, 2, 1>(tile, products),
         2 => blocks::<U, 2, 2>(tile, products),
         _ => blocks::<U, 2, 4>(tile, products),
     }
@@ -132,7 +132,7 @@ fn accumulate<U: Unpack, const R: usize, const B: usize>(
     acc: &mut [[__m512; B]; R],
 ) {
     for (step, room) in steps.iter().zip(&mut *rooms) {
-        prefetch(*step);
+        prefetch(step.as_ref());
         // SAFETY: this function has the features that `Unpack` asks of its callers.
         unsafe { U::prepare(step, room) };
     }
@@ -261,12 +261,14 @@ pub(super) fn sum16(lanes: __m512) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
 }
 
-/// Fetches what lies `PREFETCH_BYTES` ahead into the cache; it need not be in any object.
+/// Fetches what lies `PREFETCH_BYTES` beyond `bytes` into the cache; it need not be in any object.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 #[inline]
-pub(super) fn prefetch<T>(at: &T) {
-    let ahead = std::ptr::from_ref(at).cast::<i8>().wrapping_add(PREFETCH_BYTES);
-    _mm_prefetch::<_MM_HINT_T0>(ahead);
+pub(super) fn prefetch(bytes: &[u8]) {
+    for line in (0..bytes.len()).step_by(64) {
+        let ahead = bytes.as_ptr().cast::<i8>().wrapping_add(line + PREFETCH_BYTES);
+        _mm_prefetch::<_MM_HINT_T0>(ahead);
+    }
 }
 
 /// Reads the codes of a unit of activations, or decoded ones.

@@ -101,7 +101,7 @@ fn dots<E: Load, const R: usize, const B: usize>(
         for first in (0..steps).map(|step| step * LANES) {
             for r in 0..R {
                 let weights = &rows[r][first * E::BYTES..][..LANES * E::BYTES];
-                prefetch(&weights[0]);
+                prefetch(weights);
                 for part in 0..4 {
                     // SAFETY: this function has the features that `Load` asks of its callers.
                     let w = unsafe { E::load(weights, part * 8) };

@@ -59,7 +59,7 @@ pub(in crate::formats) fn tile<E: Load>(_: Avx512, tile: &Tile<'_>, products: &m
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn cut<E: Load>(tile: &Tile<'_>, products: &mut Products) {
     match tile.tokens {
-        1 => blocks::<E, 4, 1>(tile, products),
+        1 => blocks::<E, 2, 1>(tile, products),
         2 => blocks::<E, 2, 2>(tile, products),
         _ => blocks::<E, 2, 4>(tile, products),
     }
@@ -102,7 +102,7 @@ fn dots<E: Load, const R: usize, const B: usize>(
         for first in (0..steps).map(|step| step * LANES) {
             for r in 0..R {
                 let weights = &rows[r][first * E::BYTES..][..LANES * E::BYTES];
-                prefetch(&weights[0]);
+                prefetch(weights);
                 for part in 0..2 {
                     // SAFETY: this function has the features that `Load` asks of its callers.
                     let w = unsafe { E::load(weights, part * 16) };
