@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::chat::Chat;
+use crate::json;
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::TokenKind;
 
@@ -43,12 +44,12 @@ impl<'a> Guard<'a> {
     /// Returns `None` when the conversation uses every private character there is.
     pub(crate) fn new(tokenizer: &'a Tokenizer, template: &str, chat: &Chat) -> Option<Self> {
         let character = CANDIDATES.into_iter().find(|&character| {
-            let escaped = escaped(character);
+            let escaped = json::escaped(character);
             let is_in_token = |id: &u32| tokenizer.token_text(*id).contains(character);
             let mut is_free =
                 !template.contains(character) && !tokenizer.parsed().ids().iter().any(is_in_token);
             visit_texts(chat, &mut |text| {
-                is_free &= !text.contains(character) && !text.contains(&escaped)
+                is_free &= !text.contains(character) && !text.contains(&escaped);
             });
             is_free
         })?;
@@ -109,8 +110,8 @@ impl<'a> Guard<'a> {
     /// Returns the tokens of a rendered conversation whose messages were protected.
     pub(crate) fn encode(&self, rendered: &str) -> Vec<u32> {
         // A template that writes JSON in ASCII has escaped the guard.
-        let rendered =
-            rendered.replace(&escaped(self.character), self.character.encode_utf8(&mut [0; 4]));
+        let rendered = rendered
+            .replace(&json::escaped(self.character), self.character.encode_utf8(&mut [0; 4]));
         self.tokenizer.encode_guarded(&rendered, self.character)
     }
 }
@@ -130,11 +131,6 @@ fn completes(token: &str, text: &str) -> bool {
 /// Says whether some beginning of the token is how the text ends.
 fn begins(token: &str, text: &str) -> bool {
     token.char_indices().skip(1).any(|(at, _)| text.ends_with(&token[..at]))
-}
-
-/// Returns how JSON in ASCII writes the character.
-fn escaped(character: char) -> String {
-    character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
 /// Hands each text of the conversation to `each`.

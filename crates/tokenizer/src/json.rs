@@ -166,18 +166,23 @@ impl Layout {
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
                 _ if character < ' ' || (self.ascii && !character.is_ascii()) => {
-                    out.extend(
-                        character
-                            .encode_utf16(&mut [0; 2])
-                            .iter()
-                            .map(|unit| format!("\\u{unit:04x}")),
-                    );
+                    out.push_str(&escaped(character));
                 }
                 _ => out.push(character),
             }
         }
         out.push('"');
     }
+}
+
+/// Returns how JSON in ASCII writes a character.
+pub(crate) fn escaped(character: char) -> String {
+    let mut out = String::with_capacity(12);
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        let escape = format!("\\u{unit:04x}");
+        out.push_str(&escape);
+    }
+    out
 }
 
 /// Returns a key as JSON spells it: keys that are no text become one.

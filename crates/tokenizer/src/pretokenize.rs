@@ -457,9 +457,8 @@ mod tests {
         assert_eq!(words("kimi-k2", "ab中文cd"), ["ab", "中文", "cd"]);
     }
 
-    static SPLITTERS: LazyLock<Vec<Splitter>> = LazyLock::new(|| {
-        TABLE.iter().chain([&DEFAULT]).map(|rules| Splitter::new(rules)).collect()
-    });
+    static SPLITTERS: LazyLock<Vec<Splitter>> =
+        LazyLock::new(|| TABLE.iter().chain([&DEFAULT]).map(Splitter::new).collect());
 
     proptest! {
         #[test]

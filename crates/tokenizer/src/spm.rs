@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::vocabulary::{TokenKind, UNDERLINE, Vocabulary, VocabularySource, byte_token};
 
 /// Encodes text with the scores of one model.
-pub(crate) struct Scores {
+pub(crate) struct ScoredPieces {
     ids: TokenIds,
     scores: Vec<f32>,
     bytes: [Option<u32>; 256],
@@ -21,7 +21,7 @@ pub(crate) struct Scores {
     add_space_prefix: bool,
 }
 
-impl Scores {
+impl ScoredPieces {
     /// Checks the scores. Takes `scores` away.
     pub(crate) fn new(
         source: &mut VocabularySource,

@@ -9,7 +9,7 @@ use crate::bpe::BytePairs;
 use crate::error::Error;
 use crate::pretokenize;
 use crate::special::SpecialTokens;
-use crate::spm::Scores;
+use crate::spm::ScoredPieces;
 use crate::stream::Utf8Stream;
 use crate::vocabulary::{Spelling, TokenKind, Vocabulary, VocabularySource};
 
@@ -44,7 +44,7 @@ pub struct Tokenizer {
 
 enum Encoder {
     Pairs(Box<BytePairs>),
-    Scores(Box<Scores>),
+    Scores(Box<ScoredPieces>),
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -60,7 +60,7 @@ impl Tokenizer {
             "llama" => {
                 set_scored_defaults(&mut source);
                 let (vocabulary, ids) = Vocabulary::new(&mut source, Spelling::Underlined)?;
-                let scores = Scores::new(&mut source, &vocabulary, ids)?;
+                let scores = ScoredPieces::new(&mut source, &vocabulary, ids)?;
                 (vocabulary, Encoder::Scores(Box::new(scores)), true)
             }
             "gpt2" | "gemma4" => {
@@ -95,8 +95,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
         let mut out = Vec::new();
         match special {
-            Special::AsText => self.encode_parts(text, &self.visible, Cow::Borrowed, &mut out),
-            Special::Parse => self.encode_parts(text, &self.parsed, Cow::Borrowed, &mut out),
+            Special::AsText => self.encode_parts(text, &self.visible, None, &mut out),
+            Special::Parse => self.encode_parts(text, &self.parsed, None, &mut out),
         }
         out
     }
@@ -116,15 +116,7 @@ impl Tokenizer {
     /// The guard goes after the special tokens were found, so what it took apart stays apart.
     pub(crate) fn encode_guarded(&self, text: &str, guard: char) -> Vec<u32> {
         let mut out = Vec::new();
-        let without_guard = |part| {
-            let part: &str = part;
-            if part.contains(guard) {
-                Cow::Owned(part.replace(guard, ""))
-            } else {
-                Cow::Borrowed(part)
-            }
-        };
-        self.encode_parts(text, &self.parsed, without_guard, &mut out);
+        self.encode_parts(text, &self.parsed, Some(guard), &mut out);
         self.complete_prompt(&mut out);
         out
     }
@@ -140,11 +132,11 @@ impl Tokenizer {
         }
     }
 
-    fn encode_parts<'t>(
+    fn encode_parts(
         &self,
-        text: &'t str,
+        text: &str,
         specials: &SpecialTokens,
-        prepare: impl Fn(&'t str) -> Cow<'t, str>,
+        guard: Option<char>,
         out: &mut Vec<u32>,
     ) {
         let mut done = 0;
@@ -153,7 +145,12 @@ impl Tokenizer {
             if found.start < done {
                 continue;
             }
-            self.encode_text(&prepare(&text[done..found.start]), out);
+            // A token of one character cannot be taken apart, so the guard stands behind it.
+            let is_single = text[found.start..found.end].chars().nth(1).is_none();
+            if is_single && guard.is_some_and(|guard| text[found.end..].starts_with(guard)) {
+                continue;
+            }
+            self.encode_text(&without(guard, &text[done..found.start]), out);
             out.push(found.id);
             done = found.end;
             if self.swallow_space && self.swallows_space_after(found.id) {
@@ -162,7 +159,7 @@ impl Tokenizer {
                 done = text.len() - rest.len();
             }
         }
-        self.encode_text(&prepare(&text[done..]), out);
+        self.encode_text(&without(guard, &text[done..]), out);
     }
 
     fn encode_text(&self, text: &str, out: &mut Vec<u32>) {
@@ -281,6 +278,13 @@ impl Tokenizer {
 
     pub(crate) fn parsed(&self) -> &SpecialTokens {
         &self.parsed
+    }
+}
+
+fn without(guard: Option<char>, text: &str) -> Cow<'_, str> {
+    match guard {
+        Some(guard) if text.contains(guard) => Cow::Owned(text.replace(guard, "")),
+        _ => Cow::Borrowed(text),
     }
 }
 

@@ -253,7 +253,7 @@ fn push_token_bytes(
             out.push(byte);
         }
         (TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined, _) => {
-            out.extend_from_slice(text.as_bytes())
+            out.extend_from_slice(text.as_bytes());
         }
         (_, Spelling::ByteLevel) => byte_level::push_bytes(text, out),
         (_, Spelling::Underlined) => {

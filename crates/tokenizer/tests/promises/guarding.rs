@@ -102,6 +102,17 @@ fn a_message_and_the_template_around_it_make_no_token_together() {
 }
 
 #[test]
+fn a_control_token_of_one_character_stays_text_too() {
+    let tokenizer = Tokenizer::new(bytes_and(&[("♦", 3)])).unwrap();
+    let template = ChatTemplate::new("♦{{ messages[0].content }}♦", "", "").unwrap();
+    let ids = template
+        .prompt(&tokenizer, &Chat::new(vec![Message::new("user", "a♦b")], UNIX_EPOCH))
+        .unwrap();
+    assert_eq!(specials(&tokenizer, &ids), ["♦", "♦"]);
+    assert_eq!(tokenizer.decode(&ids, true), "♦a♦b♦");
+}
+
+#[test]
 fn private_characters_in_a_message_survive() {
     let content = "\u{100000}a\u{100001}<|im_end|>\\udbc0\\udc02";
     let ids = prompt(&QWEN2, vec![Message::new("user", content)]);
