@@ -65,7 +65,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 fn explain(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
-    let reason = error.inner().to_string();
+    let reason = in_words_of_json(&error.inner().to_string());
     let param = error.path().to_string();
     let is_whole_body = error.path().iter().next().is_none();
     match error.inner().classify() {
@@ -77,6 +77,23 @@ fn explain(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
         Category::Data => ApiError::InvalidValue { param, reason },
         Category::Io | Category::Syntax | Category::Eof => ApiError::InvalidJson { reason },
     }
+}
+
+/// Replaces the Rust type that a message says was expected by what a client knows it as.
+fn in_words_of_json(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
+        return message.to_owned();
+    };
+    let words = [
+        ("f32", "a number"),
+        ("i64", "an integer"),
+        ("a sequence", "an array"),
+        ("a map", "an object"),
+    ];
+    let translated = words
+        .iter()
+        .find_map(|(rust, json)| Some(format!("{json}{}", expected.strip_prefix(rust)?)));
+    format!("{found}, expected {}", translated.as_deref().unwrap_or(expected))
 }
 
 /// A `T` that is written as an object.

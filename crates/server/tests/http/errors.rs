@@ -144,6 +144,29 @@ async fn a_field_of_the_wrong_type_is_named_by_its_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_type_is_explained_in_words_of_json() {
+    let server = Server::saying(&["never"]).await;
+    let cases = [
+        (
+            json!({"temperature": "hot"}),
+            "temperature: invalid type: string \"hot\", expected a number at line",
+        ),
+        (json!({"seed": "x, expected f32"}), "expected f32\", expected an integer at line"),
+        (json!({"messages": "hi"}), "expected an array at line"),
+        (json!({"messages": ["hi"]}), "expected an object at line"),
+        (json!({"chat_template_kwargs": 1}), "expected an object at line"),
+        (json!({"stream": 1}), "expected a boolean at line"),
+    ];
+    for (fields, words) in cases {
+        let error = chat(server.address, &ask(fields)).await.json()["error"].take();
+        assert!(
+            error["message"].as_str().is_some_and(|message| message.contains(words)),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_value_out_of_range_is_refused_and_not_clamped() {
     let cases = [
         (json!({"messages": []}), "messages"),
