@@ -105,7 +105,7 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
     /// Model file, or "embedded" for the built-in one
-    #[arg(long = "model", short, env = "TOKO_MODEL", value_name = "PATH")]
+    #[arg(long = "model", short = 'm', env = "TOKO_MODEL", value_name = "PATH")]
     pub(crate) path: Option<OsString>,
     /// Whether the flag was typed; an environment variable gives way to an argument.
     #[arg(skip)]
@@ -140,10 +140,10 @@ pub(crate) enum KvTypeName {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Generation")]
 pub(crate) struct GenerationArgs {
-    /// Randomness from 0 (always the most likely token) to 2
-    #[arg(long, env = "TOKO_TEMPERATURE", value_name = "T", default_value_t = config::TEMPERATURE)]
+    /// Randomness from 0 (always the most likely token) to 2 [default: 0.5; built-in model: 0.3]
+    #[arg(long, env = "TOKO_TEMPERATURE", value_name = "T")]
     #[arg(value_parser = number::between(config::TEMPERATURES), allow_negative_numbers = true)]
-    pub(crate) temperature: f32,
+    pub(crate) temperature: Option<f32>,
     /// Choose among the K most likely tokens; 0 is all
     #[arg(long, env = "TOKO_TOP_K", value_name = "K", default_value_t = config::TOP_K)]
     #[arg(value_parser = number::whole(0..=usize::MAX), allow_negative_numbers = true)]
@@ -289,7 +289,7 @@ impl GenerationArgs {
             value.map_or_else(|| none.to_owned(), T::to_string)
         }
         vec![
-            ("temperature", self.temperature.to_string()),
+            ("temperature", or_none(self.temperature.as_ref(), "the model's default")),
             ("top-k", self.top_k.to_string()),
             ("top-p", self.top_p.to_string()),
             ("min-p", self.min_p.to_string()),
@@ -362,12 +362,12 @@ mod tests {
         let mut settings = generation(&["--top-k", "7", "--temperature", "0.3"]);
         settings.set("temperature", "0.9").unwrap();
         settings.set("system", "--be brief").unwrap();
-        assert_eq!((settings.temperature, settings.top_k), (0.9, 7));
+        assert_eq!((settings.temperature, settings.top_k), (Some(0.9), 7));
         assert_eq!(settings.system.as_deref(), Some("--be brief"));
         let problem = settings.set("temperature", "9").unwrap_err();
         assert!(problem.contains("must be a number from 0 to 2"), "{problem}");
         assert_eq!(problem.lines().count(), 1);
-        assert_eq!(settings.temperature, 0.9);
+        assert_eq!(settings.temperature, Some(0.9));
     }
 
     #[test]

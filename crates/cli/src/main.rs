@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 
 fn run(output: Output) -> anyhow::Result<()> {
     match args::parse(std::env::args_os())? {
-        Command::Run(args) => commands::run::run(&args, output),
+        Command::Run(args) => commands::run::run(args, output),
         Command::Serve(args) => commands::serve::serve(&args),
         Command::Show(args) => commands::show::show(&args, output),
         Command::Tokenize(args) => commands::tokenize::tokenize(&args, output),

@@ -77,7 +77,12 @@ pub(crate) fn report_error(error: &anyhow::Error) {
                 None => write_error(&text),
             }
         }
-        Some(Failure::Interrupted) => write_error("\n"),
+        Some(Failure::Interrupted) => {
+            // Leaves the line on which the terminal wrote ^C.
+            if io::stderr().is_terminal() {
+                write_error("\n");
+            }
+        }
         _ => write_error(&format!("toko: {}\n", one_line(&format!("{error:#}")))),
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Answers the prompt, or chats when there is none and a person is there.
-pub(crate) fn run(args: &RunArgs, output: Output) -> anyhow::Result<()> {
+pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
     let (source, argument) =
         model_and_text(args.first.as_ref(), args.second.as_ref(), &args.model)?;
     let piped = if stdin::is_terminal() { None } else { Some(stdin::read_text()?) };
@@ -26,12 +26,13 @@ pub(crate) fn run(args: &RunArgs, output: Output) -> anyhow::Result<()> {
         (Some(argument), Some(piped)) => Some(format!("{argument}\n\n{piped}")),
         (argument, piped) => argument.or_else(|| piped.map(str::to_owned)),
     };
+    args.generation.temperature.get_or_insert(config::sampling(&source).temperature);
     let options = engine_options(&args.load, 1);
     match prompt.filter(|prompt| !prompt.is_empty()) {
-        Some(prompt) => answer(Session::load(&source, options)?, &prompt, args, output),
+        Some(prompt) => answer(Session::load(&source, options)?, &prompt, &args, output),
         None if args.raw => Err(no_prompt("--raw needs a prompt")),
         None if stdin::is_terminal() && output.is_terminal() => {
-            chat::chat(Session::load(&source, options)?, args, output)
+            chat::chat(Session::load(&source, options)?, &args, output)
         }
         None => Err(no_prompt("there is no prompt and no terminal to chat on")),
     }
@@ -50,15 +51,15 @@ pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
 pub(crate) fn request_params(generation: &GenerationArgs, seed: u64) -> Params {
     Params {
         sampling: Sampling {
-            temperature: generation.temperature,
+            temperature: generation.temperature.unwrap_or(config::TEMPERATURE),
             top_k: generation.top_k,
             top_p: generation.top_p,
             min_p: generation.min_p,
             repeat_penalty: generation.repeat_penalty,
             frequency_penalty: generation.frequency_penalty,
             presence_penalty: generation.presence_penalty,
+            penalty_window_tokens: config::PENALTY_WINDOW_TOKENS,
             seed: Some(seed),
-            ..config::sampling()
         },
         max_tokens: generation.max_tokens,
         stop: generation.stop.clone(),

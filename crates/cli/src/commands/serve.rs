@@ -128,7 +128,7 @@ fn state(args: &ServeArgs, source: &ModelSource, engine: Engine) -> State {
             created: SystemTime::now(),
             backend: Arc::new(engine),
         },
-        defaults: Defaults { sampling: config::sampling(), max_tokens: None },
+        defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
         limits: Limits {
             body_bytes: config::BODY_LIMIT_BYTES,
             ping_every: config::PING_EVERY,

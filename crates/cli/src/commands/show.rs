@@ -41,7 +41,9 @@ pub(crate) fn show(args: &ShowArgs, output: Output) -> anyhow::Result<()> {
         print(&report, output)?;
     }
     match problem {
-        Some(error) if !is_only_unsupported(&error) => Err(error.into()),
+        Some(error) if !is_only_unsupported(&error) => {
+            Err(anyhow::Error::new(error).context(format!("{source} cannot be run")))
+        }
         _ => Ok(()),
     }
 }

@@ -1,0 +1,121 @@
+//! `toko serve`: the address line, one request, and how it stops.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, ChildStderr, Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::command::{golden_answer, run, toko};
+
+/// A running server, ended with the test.
+struct Server {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = toko(&["serve", "--port", "0"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = String::new();
+        let address = loop {
+            let start = lines.len();
+            assert_ne!(stderr.read_line(&mut lines).unwrap(), 0, "it ended: {lines}");
+            let line = lines[start..].trim_end();
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                break address.to_owned();
+            }
+        };
+        Self { child, stderr, address }
+    }
+
+    /// Sends one request and returns the whole answer.
+    fn ask(&self, head: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
+            self.address
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn signal(&self, name: &str) {
+        let command = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn it_tells_its_address_answers_and_ends_well_on_sigterm() {
+    let question = "What is the capital of France?";
+    let mut server = Server::start(&["--alias", "sprout"]);
+    assert!(server.ask("GET /health", "").starts_with("HTTP/1.1 200"));
+    let models = server.ask("GET /v1/models", "");
+    assert!(models.contains("\"embedded\""), "{models}");
+    let body = serde_json::json!({
+        "model": "sprout", "temperature": 0,
+        "messages": [{"role": "user", "content": question}],
+    });
+    let answer = server.ask("POST /v1/chat/completions", &body.to_string());
+    let (_, json) = answer.split_once("\r\n\r\n").unwrap();
+    let json: Value = serde_json::from_str(json).unwrap();
+    assert_eq!(json["choices"][0]["message"]["content"], golden_answer(question));
+
+    server.signal("TERM");
+    let mut rest = String::new();
+    server.stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(server.child.wait().unwrap().code(), Some(0), "{rest}");
+    assert!(rest.starts_with("stopping "), "{rest}");
+}
+
+#[test]
+fn sigint_is_an_end_like_sigterm() {
+    let mut server = Server::start(&[]);
+    server.signal("INT");
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_refused_unless_wanted() {
+    let error = run(&["serve", "--host", "0.0.0.0", "--port", "0"]).error(2);
+    assert!(error.contains("no API keys") && error.contains("--insecure"), "{error}");
+    let server = Server::start(&["--host", "0.0.0.0", "--insecure"]);
+    assert!(server.address.starts_with("0.0.0.0:"), "{}", server.address);
+}
+
+#[test]
+fn a_port_in_use_is_told_before_the_model_is_loaded() {
+    let server = Server::start(&[]);
+    let (_, port) = server.address.rsplit_once(':').unwrap();
+    let error = run(&["serve", "--port", port]).error(1);
+    assert!(error.contains(port) && error.contains("--port"), "{error}");
+}
+
+#[test]
+fn a_missing_model_is_not_found() {
+    let error = run(&["serve", "missing.gguf", "--port", "0"]).error(3);
+    assert!(error.contains("missing.gguf"), "{error}");
+}
