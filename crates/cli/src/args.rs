@@ -354,7 +354,8 @@ mod tests {
 
     #[test]
     fn negative_penalties_need_no_equals_sign() {
-        assert_eq!(generation(&["--presence-penalty", "-1.5"]).presence_penalty, -1.5);
+        let penalty = generation(&["--presence-penalty", "-1.5"]).presence_penalty;
+        assert_eq!(Some(penalty), Some(-1.5));
     }
 
     #[test]

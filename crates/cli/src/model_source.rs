@@ -117,6 +117,7 @@ mod tests {
     use super::{ModelSource, model_and_text};
     use crate::{args::ModelArgs, failure::Failure};
 
+    #[derive(Clone, Copy)]
     enum Flag {
         Absent,
         Typed(&'static str),

@@ -151,6 +151,7 @@ impl Conversation {
         output.line(&format!("architecture       {}", info.architecture))?;
         output.line(&format!("parameters         {}", info.parameters))?;
         output.line(&format!("context            {} tokens", info.context_tokens))?;
+        output.line(&format!("threads            {}, {}", info.threads, info.tier))?;
         output.line(&format!("messages so far    {}", self.messages.len()))?;
         for (name, value) in self.settings.list() {
             output.line(&format!("{name:<18} {value}"))?;

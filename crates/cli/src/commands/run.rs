@@ -120,7 +120,10 @@ fn answer(
                 output.answer("\n")?;
             }
             if args.verbose {
-                note(&format!("load     {:.1} ms", session.load_time.as_secs_f64() * 1e3));
+                let (milliseconds, info) =
+                    (session.load_time.as_secs_f64() * 1e3, session.engine().info());
+                let (threads, tier) = (info.threads, info.tier);
+                note(&format!("load     {milliseconds:.1} ms, {threads} threads, {tier}"));
                 note_timings(&summary, seed);
             }
             Ok(())

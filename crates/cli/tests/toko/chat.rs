@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::command::{golden_answer, run, toko};
 
 /// Only a bound against hanging; nothing waits for it when things go well.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 const PROMPT: &str = ">>> ";
 const CTRL_C: &str = "\x03";
@@ -92,7 +92,7 @@ impl Terminal {
             let shown = plain(&self.seen);
             if let Some((before, _)) = shown.split_once(text) {
                 let before = before.to_owned();
-                self.seen = shown[before.len() + text.len()..].to_owned();
+                shown[before.len() + text.len()..].clone_into(&mut self.seen);
                 return before;
             }
             match self.screen.recv_timeout(PATIENCE) {

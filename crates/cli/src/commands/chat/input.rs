@@ -103,19 +103,19 @@ fn split_word(text: &str) -> (&str, &str) {
 mod tests {
     use super::{Block, Command, Line, parse};
 
-    fn set(name: &str, value: Option<&str>) -> Result<Line, String> {
+    fn set(name: &str, value: Option<&str>) -> Line {
         let value = value.map(str::to_owned);
-        Ok(Line::Command(Command::Set { name: name.to_owned(), value }))
+        Line::Command(Command::Set { name: name.to_owned(), value })
     }
 
-    fn text(text: &str) -> Result<Line, String> {
-        Ok(Line::Text(text.to_owned()))
+    fn text(text: &str) -> Line {
+        Line::Text(text.to_owned())
     }
 
     #[test]
     fn a_plain_line_is_a_question_without_the_space_around_it() {
-        assert_eq!(parse("  Why is the sky blue? "), text("Why is the sky blue?"));
-        assert_eq!(parse("1/2 of 10?"), text("1/2 of 10?"));
+        assert_eq!(parse("  Why is the sky blue? "), Ok(text("Why is the sky blue?")));
+        assert_eq!(parse("1/2 of 10?"), Ok(text("1/2 of 10?")));
     }
 
     #[test]
@@ -127,19 +127,19 @@ mod tests {
 
     #[test]
     fn set_takes_a_flag_name_in_any_spelling_and_the_rest_of_the_line() {
-        assert_eq!(parse("/set temperature 0.2"), set("temperature", Some("0.2")));
-        assert_eq!(parse("/set top_k  5"), set("top-k", Some("5")));
-        assert_eq!(parse("/set --min-p 0.1"), set("min-p", Some("0.1")));
+        assert_eq!(parse("/set temperature 0.2"), Ok(set("temperature", Some("0.2"))));
+        assert_eq!(parse("/set top_k  5"), Ok(set("top-k", Some("5"))));
+        assert_eq!(parse("/set --min-p 0.1"), Ok(set("min-p", Some("0.1"))));
         assert_eq!(
             parse("/set system You are a  pirate."),
-            set("system", Some("You are a  pirate."))
+            Ok(set("system", Some("You are a  pirate.")))
         );
     }
 
     #[test]
     fn set_without_a_value_clears() {
-        assert_eq!(parse("/set seed"), set("seed", None));
-        assert_eq!(parse("/set seed  "), set("seed", None));
+        assert_eq!(parse("/set seed"), Ok(set("seed", None)));
+        assert_eq!(parse("/set seed  "), Ok(set("seed", None)));
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
     fn an_unknown_command_says_how_to_send_it_as_text() {
         let problem = parse("/etc/hosts what is it").unwrap_err();
         assert!(problem.contains("/etc/hosts") && problem.contains("/help"), "{problem}");
-        assert_eq!(parse("\"\"\"/etc/hosts\"\"\""), text("/etc/hosts"));
+        assert_eq!(parse("\"\"\"/etc/hosts\"\"\""), Ok(text("/etc/hosts")));
     }
 
     #[test]
