@@ -36,16 +36,76 @@ impl Backend for Engine {
     }
 }
 
-/// The receiving end of one request's events.
+/// The receiving end of one request's events; dropping it cancels the request.
 pub(crate) type Events = mpsc::UnboundedReceiver<Event>;
 
-/// Queues a conversation and returns its events.
-pub(crate) fn start(backend: &dyn Backend, chat: &Chat, params: Params) -> Result<Events, Error> {
-    let (sender, events) = mpsc::unbounded_channel();
+/// Queues a conversation whose events go to `sender`.
+pub(crate) fn start(
+    backend: &dyn Backend,
+    chat: &Chat,
+    params: Params,
+    sender: mpsc::UnboundedSender<Event>,
+) -> Result<(), Error> {
+    // The client may have left while its request waited for a thread; then nobody misses the events.
+    if sender.is_closed() {
+        return Ok(());
+    }
     let sink = move |event| match sender.send(event) {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
     };
-    backend.generate(chat, params, Box::new(sink))?;
-    Ok(events)
+    backend.generate(chat, params, Box::new(sink))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::SystemTime;
+
+    use toko_engine::Sampling;
+
+    use super::*;
+
+    /// Counts what it is asked.
+    struct Counter(AtomicUsize);
+
+    impl Backend for Counter {
+        fn info(&self) -> &ModelInfo {
+            unreachable!("nobody asks what is loaded")
+        }
+
+        fn generate(&self, _: &Chat, _: Params, mut sink: Sink) -> Result<(), Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(sink(Event::Text("heard".to_owned())).is_continue());
+            Ok(())
+        }
+    }
+
+    fn begin(backend: &Counter, sender: mpsc::UnboundedSender<Event>) {
+        let sampling = Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            penalty_window_tokens: 0,
+            seed: None,
+        };
+        let params = Params { sampling, max_tokens: None, stop: Vec::new() };
+        start(backend, &Chat::new(Vec::new(), SystemTime::UNIX_EPOCH), params, sender).unwrap();
+    }
+
+    #[test]
+    fn a_request_whose_client_has_left_never_reaches_the_engine() {
+        let backend = Counter(AtomicUsize::new(0));
+        let (sender, mut events) = mpsc::unbounded_channel();
+        begin(&backend, sender);
+        assert!(matches!(events.try_recv(), Ok(Event::Text(text)) if text == "heard"));
+        let (sender, events) = mpsc::unbounded_channel();
+        drop(events);
+        begin(&backend, sender);
+        assert_eq!(backend.0.into_inner(), 1);
+    }
 }

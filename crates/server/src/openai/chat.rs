@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::{self, UnboundedSender};
 use toko_engine::{Event, FinishReason, Summary};
 
 use super::request::{self, ChatRequest, Delivery};
@@ -40,10 +41,11 @@ pub(crate) async fn create(
     }
     let bytes = body::read(&headers, body, shared.state.limits.body_bytes).await?;
     let now = SystemTime::now();
+    let (sender, events) = mpsc::unbounded_channel();
     let queue = Arc::clone(&shared);
     // Parsing and tokenizing a long conversation takes too long for a thread that serves connections.
-    let started = tokio::task::spawn_blocking(move || start(&queue, &bytes, now)).await;
-    let (delivery, events) = started.unwrap_or_else(|error| match error.try_into_panic() {
+    let started = tokio::task::spawn_blocking(move || start(&queue, &bytes, now, sender)).await;
+    let delivery = started.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(payload) => panic::resume_unwind(payload),
         Err(_) => Err(ApiError::ShuttingDown),
     })?;
@@ -69,11 +71,16 @@ pub(crate) async fn create(
 }
 
 /// Takes a request from its bytes to the engine's queue.
-fn start(shared: &Shared, bytes: &[u8], now: SystemTime) -> Result<(Delivery, Events), ApiError> {
+fn start(
+    shared: &Shared,
+    bytes: &[u8],
+    now: SystemTime,
+    sender: UnboundedSender<Event>,
+) -> Result<Delivery, ApiError> {
     let request: ChatRequest = body::parse(bytes)?;
     let accepted = request::accept(request, &shared.state, now)?;
-    let events = backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params)?;
-    Ok((accepted.delivery, events))
+    backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params, sender)?;
+    Ok(accepted.delivery)
 }
 
 /// Waits for the end of the answer.
