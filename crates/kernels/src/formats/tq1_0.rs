@@ -4,7 +4,9 @@
 //! so that digit n is the whole part of 3 · (byte · 3ⁿ mod 256) / 256. The first 32 bytes hold
 //! weights 32·n + m, the next 16 weights 160 + 16·n + m, the last 4 weights 240 + 4·n + m.
 
-use super::{Decoded, Layout, f16_at, inverse, largest, put_f16, quantize_blocks, ternary};
+use super::{
+    Decoded, Layout, array_at, f16_at, inverse, largest, put_f16, quantize_blocks, ternary,
+};
 use crate::format::Format;
 
 /// Runs of bytes with one digit count: first byte, bytes, first weight, digits.
@@ -22,14 +24,18 @@ impl Layout for Tq1_0 {
     #[inline]
     fn decode(step: &[u8; 54], out: &mut Decoded) {
         out.scales.fill(f16_at(step, 52));
-        for (first, bytes, weight, digits) in RUNS {
-            for (n, &power) in POWERS.iter().enumerate().take(digits) {
-                let out = &mut out.codes[weight + n * bytes..][..bytes];
-                for (code, byte) in out.iter_mut().zip(&step[first..][..bytes]) {
-                    let shifted = i16::from(byte.wrapping_mul(power));
-                    *code = ((shifted * 3) >> 8) - 1;
-                }
-            }
+        digits::<32>(array_at(step, 0), &mut out.codes[..160]);
+        digits::<16>(array_at(step, 32), &mut out.codes[160..240]);
+        digits::<4>(array_at(step, 48), &mut out.codes[240..]);
+    }
+}
+
+/// Decodes the first digit of each byte, then the second, and so on.
+#[inline]
+fn digits<const N: usize>(bytes: &[u8; N], out: &mut [i16]) {
+    for (codes, power) in out.as_chunks_mut::<N>().0.iter_mut().zip(POWERS) {
+        for (code, byte) in codes.iter_mut().zip(bytes) {
+            *code = ((i16::from(byte.wrapping_mul(power)) * 3) >> 8) - 1;
         }
     }
 }
