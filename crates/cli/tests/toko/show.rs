@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toko_fixtures::golden_path;
 
-use crate::command::{run, text};
+use crate::command::{run, text, toko};
 
 fn document(model: &str) -> Value {
     serde_json::from_str(&run(&["show", model, "--json"]).answer()).unwrap()
@@ -86,4 +86,16 @@ fn the_layout_of_type_42_is_named_with_its_reason() {
 fn a_missing_file_is_not_found() {
     let error = run(&["show", "missing.gguf"]).error(3);
     assert!(error.contains("missing.gguf"), "{error}");
+}
+
+#[test]
+fn colour_comes_when_forced_and_never_against_no_color() {
+    let shown = |variables: &[(&str, &str)]| {
+        let mut command = toko(&["show", "embedded"]);
+        command.envs(variables.iter().copied());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert!(!shown(&[]).contains('\x1b'), "a pipe is no terminal");
+    assert!(shown(&[("CLICOLOR_FORCE", "1")]).contains("\x1b[1mGeometry\x1b[0m"));
+    assert!(!shown(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\x1b'));
 }

@@ -74,3 +74,12 @@ fn a_missing_model_is_not_found() {
     let error = run(&["tokenize", "no-such-model", "text"]).error(3);
     assert!(error.contains("no-such-model"), "{error}");
 }
+
+#[test]
+fn a_text_that_brings_its_own_bos_gets_no_second_one() {
+    let vocabulary = golden_path("vocab/ggml-vocab-llama-spm.gguf");
+    let found = ids(&["tokenize", text(&vocabulary), "<s>Hello", "--json", "--bos", "--special"]);
+    let found = found.as_array().unwrap();
+    assert_eq!(found.iter().filter(|id| **id == 1).count(), 1, "{found:?}");
+    assert_eq!(found[0], 1);
+}
