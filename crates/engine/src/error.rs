@@ -34,6 +34,14 @@ pub enum Error {
         /// Size of the vocabulary.
         vocabulary_tokens: usize,
     },
+    /// The vocabulary and the embedding table do not belong together.
+    #[error("tokenizer.ggml.tokens has {tokens} entries but token_embd.weight has {rows} rows")]
+    Vocabulary {
+        /// Tokens in the vocabulary.
+        tokens: usize,
+        /// Rows of the embedding table.
+        rows: usize,
+    },
     /// The context asked for cannot be had.
     #[error(
         "a context of {asked_tokens} tokens was asked for; {model} takes 1 to {trained_tokens}"

@@ -84,6 +84,10 @@ impl Engine {
         let tier = Tier::detect();
         let model = Model::bind(file, tier, threads)?;
         let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
+        let (tokens, rows) = (tokenizer.len(), model.config().vocabulary);
+        if tokens != rows {
+            return Err(Error::Vocabulary { tokens, rows });
+        }
         let template = vocabulary::chat_template(file, &tokenizer)?;
         let mut info = describe(file, model.config())?;
         info.context_tokens = context_tokens(&info, options)?;

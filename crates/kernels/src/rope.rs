@@ -135,8 +135,8 @@ impl Rope {
 impl Yarn {
     /// Returns the factor on sines and cosines; squared, it is the attention's 1/t of the paper.
     fn magnitude(&self) -> f64 {
-        let temperature = if self.ext_factor == 0.0 {
-            1.0
+        let temperature = if self.ext_factor == 0.0 || self.factor <= 1.0 {
+            1.0 // interpolated plainly, or not stretched at all
         } else {
             0.1 * libm::log(f64::from(self.factor)) + 1.0
         };

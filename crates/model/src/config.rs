@@ -255,15 +255,21 @@ impl Keys<'_> {
             return Ok(RopeScaling::Factors(factors));
         }
         let type_key = "rope.scaling.type";
-        let kind = self.file.metadata().optional_str(&self.full(type_key))?.unwrap_or("none");
+        let factor_key = "rope.scaling.factor";
+        let kind = match self.file.metadata().optional_str(&self.full(type_key))? {
+            Some(kind) => kind,
+            // The format takes a factor without a type as linear.
+            None if self.optional_float(factor_key)?.is_some() => "linear",
+            None => "none",
+        };
         match kind {
             "none" => match self.optional_float("rope.scale_linear")? {
                 Some(_) => Ok(RopeScaling::Linear { factor: self.positive("rope.scale_linear")? }),
                 None => Ok(RopeScaling::None),
             },
-            "linear" => Ok(RopeScaling::Linear { factor: self.positive("rope.scaling.factor")? }),
+            "linear" => Ok(RopeScaling::Linear { factor: self.positive(factor_key)? }),
             "yarn" => Ok(RopeScaling::Yarn(Yarn {
-                factor: self.positive("rope.scaling.factor")?,
+                factor: self.positive(factor_key)?,
                 original_context: u32::try_from(
                     self.length("rope.scaling.original_context_length", u32::MAX as usize)?,
                 )
