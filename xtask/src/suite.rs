@@ -11,7 +11,7 @@ use crate::{fetch, say};
 pub(crate) fn run() -> anyhow::Result<()> {
     cargo("the documentation examples", &["test", "--workspace", "--doc", "--quiet"])?;
     if has_nextest() {
-        cargo("the tests", &["nextest", "run", "--workspace"])?;
+        cargo("the tests", &["nextest", "run", "--workspace", "--no-fail-fast"])?;
     } else {
         say("cargo-nextest is not installed: using cargo test, which is slower");
         cargo(
