@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use toko_engine::{Engine, Event, Options, Params, Summary};
+use toko_engine::{Engine, Event, Options, Params, Prompt, Summary};
 
 use crate::{failure::Failure, model_source::ModelSource};
 
@@ -78,7 +78,7 @@ impl Session {
     /// Asks and hands the answer on piece by piece, until it ends or Ctrl-C ends it.
     pub(crate) fn ask(
         &mut self,
-        prompt: Vec<u32>,
+        prompt: Prompt,
         params: Params,
         mut on_text: impl FnMut(&str) -> Result<(), Failure>,
     ) -> anyhow::Result<Ending> {

@@ -16,7 +16,7 @@ mod worker;
 
 pub use error::Error;
 pub use load::{Engine, ModelInfo, Options};
-pub use request::{Event, FinishReason, Params, Sampling, Summary};
+pub use request::{Event, FinishReason, Opening, Params, Prompt, Sampling, Summary};
 pub use toko_model::KvType;
 pub use toko_tokenizer::{Chat, ChatTemplate, Message, Tokenizer, ToolCall};
 pub use vocabulary::{chat_template, tokenizer};

@@ -10,10 +10,10 @@ use toko_gguf::tensor::TensorInfo;
 use toko_kernels::isa::Tier;
 use toko_kernels::pool::default_threads;
 use toko_model::{Config, KvCache, Model, Scratch};
-use toko_tokenizer::{Chat, ChatTemplate, Tokenizer};
+use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
 use crate::worker::{CHUNK_TOKENS, Job, Worker};
-use crate::{Error, Event, Params, vocabulary};
+use crate::{Error, Event, Opening, Params, Prompt, vocabulary};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
 const DEFAULT_CONTEXT_TOKENS: usize = 4096;
@@ -134,8 +134,15 @@ impl Engine {
     }
 
     /// Renders a conversation and turns it into prompt tokens.
-    pub fn chat_prompt(&self, chat: &Chat) -> Result<Vec<u32>, Error> {
-        Ok(self.shared.template.prompt(&self.shared.tokenizer, chat)?)
+    pub fn chat_prompt(&self, chat: &Chat) -> Result<Prompt, Error> {
+        let tokens = self.shared.template.prompt(&self.shared.tokenizer, chat)?;
+        Ok(Prompt { tokens, opening: Opening::Answer })
+    }
+
+    /// Turns a text that is to be continued into prompt tokens; special tokens written in it count.
+    pub fn text_prompt(&self, text: &str) -> Prompt {
+        let tokens = self.shared.tokenizer.encode_with_bos(text, Special::Parse);
+        Prompt { tokens, opening: Opening::Continuation }
     }
 
     /// Queues a prompt. `sink` is called on the worker thread; when it answers `Break` the
@@ -146,22 +153,23 @@ impl Engine {
     /// ended; nothing was queued then.
     pub fn submit(
         &self,
-        prompt: Vec<u32>,
+        prompt: Prompt,
         params: Params,
         sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
     ) -> Result<(), Error> {
         let info = &self.shared.info;
-        if prompt.is_empty() {
+        let tokens = &prompt.tokens;
+        if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        if prompt.len() >= info.context_tokens {
+        if tokens.len() >= info.context_tokens {
             return Err(Error::ContextExceeded {
-                prompt_tokens: prompt.len(),
+                prompt_tokens: tokens.len(),
                 context_tokens: info.context_tokens,
             });
         }
         let vocabulary_tokens = info.vocabulary_tokens;
-        if let Some(&token) = prompt.iter().find(|&&token| token as usize >= vocabulary_tokens) {
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary_tokens) {
             return Err(Error::UnknownToken { token, vocabulary_tokens });
         }
         let jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -30,6 +30,24 @@ pub struct Sampling {
     pub seed: Option<u64>,
 }
 
+/// The tokens that an answer follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// The tokens, in order.
+    pub tokens: Vec<u32>,
+    /// How the answer stands to them.
+    pub opening: Opening,
+}
+
+/// How an answer's text begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// A text of its own: the space that some vocabularies put before a first word is dropped.
+    Answer,
+    /// More of the prompt's text: every space counts.
+    Continuation,
+}
+
 /// One request's limits and sampling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Params {
@@ -69,12 +87,13 @@ pub struct Summary {
 /// `Text`, then one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event {
-    /// So many tokens of the prompt are computed; the chance to cancel a long prompt.
+    /// So many tokens of the prompt are computed, at first none; the chance to cancel a long one.
     Prefilled {
         /// Tokens computed so far.
         tokens: usize,
     },
-    /// More of the answer; never half a character, never part of a stop text.
+    /// One more token's text: never half a character, never part of a stop text; empty when the
+    /// token only begins a character or may begin a stop text.
     Text(String),
     /// The answer is complete.
     Finished(Summary),

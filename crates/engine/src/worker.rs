@@ -15,7 +15,7 @@ use toko_tokenizer::{Detokenizer, Tokenizer};
 use crate::sampler::Sampler;
 use crate::scheduler::{Part, Position, plan};
 use crate::stop::{Progress, StopMatcher};
-use crate::{Error, Event, FinishReason, Params, Summary};
+use crate::{Error, Event, FinishReason, Opening, Params, Prompt, Summary};
 
 /// Prompt tokens that one pass computes at most: long enough to read the weights seldom, short
 /// enough that a running answer hardly stalls.
@@ -26,7 +26,7 @@ pub(crate) type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
 /// A checked request on its way to the worker.
 pub(crate) struct Job {
-    pub(crate) prompt: Vec<u32>,
+    pub(crate) prompt: Prompt,
     pub(crate) params: Params,
     pub(crate) sink: Sink,
 }
@@ -88,7 +88,12 @@ impl Worker {
     }
 
     fn start(&mut self, job: Job) {
-        let Job { prompt, params, sink } = job;
+        let Job { prompt: Prompt { tokens: prompt, opening }, params, mut sink } = job;
+        // Whoever left while waiting costs nothing more.
+        if sink(Event::Prefilled { tokens: 0 }).is_break() {
+            return;
+        }
+        let tokenizer = Arc::clone(&self.tokenizer);
         let room = self.context_tokens - prompt.len();
         self.running.push(Sequence {
             prompt_tokens: prompt.len(),
@@ -97,7 +102,10 @@ impl Worker {
             cached: 0,
             pages: PageTable::default(),
             sampler: Sampler::new(params.sampling),
-            detokenizer: Detokenizer::new(Arc::clone(&self.tokenizer)),
+            detokenizer: match opening {
+                Opening::Answer => Detokenizer::new(tokenizer),
+                Opening::Continuation => Detokenizer::continuing(tokenizer),
+            },
             stop: StopMatcher::new(params.stop),
             sink,
             started: Instant::now(),
@@ -180,38 +188,31 @@ impl Sequence {
             return self.finish(FinishReason::Stop);
         }
         let piece = self.detokenizer.push(token);
-        match self.stop.push(&piece) {
-            Progress::Continue(text) => self.give(text)?,
-            Progress::Stopped(text) => {
-                self.give(text)?;
-                return self.close(FinishReason::Stop);
-            }
-        }
+        self.give(&piece)?;
         if self.tokens.len() >= self.max_tokens {
             return self.finish(FinishReason::Length);
         }
         ControlFlow::Continue(())
     }
 
-    fn give(&mut self, text: String) -> ControlFlow<()> {
-        if text.is_empty() { ControlFlow::Continue(()) } else { (self.sink)(Event::Text(text)) }
+    /// Gives out more text as far as it cannot be part of a stop text.
+    fn give(&mut self, piece: &str) -> ControlFlow<()> {
+        match self.stop.push(piece) {
+            Progress::Continue(text) => (self.sink)(Event::Text(text)),
+            Progress::Stopped(text) => {
+                (self.sink)(Event::Text(text))?;
+                self.close(FinishReason::Stop)
+            }
+        }
     }
 
     /// Gives out what was held back, then closes.
     fn finish(&mut self, reason: FinishReason) -> ControlFlow<()> {
         let tail = self.detokenizer.finish();
-        match self.stop.push(&tail) {
-            Progress::Continue(text) => {
-                self.give(text)?;
-                let held = self.stop.finish();
-                self.give(held)?;
-                self.close(reason)
-            }
-            Progress::Stopped(text) => {
-                self.give(text)?;
-                self.close(FinishReason::Stop)
-            }
-        }
+        self.give(&tail)?;
+        let held = self.stop.finish();
+        (self.sink)(Event::Text(held))?;
+        self.close(reason)
     }
 
     fn close(&mut self, reason: FinishReason) -> ControlFlow<()> {

@@ -77,7 +77,9 @@ impl<D: Dialect> Relay<D> {
         Poll::Ready(match event {
             Some(Event::Prefilled { .. }) => Step::More,
             Some(Event::Text(text)) => {
-                self.dialect.text(&text, &mut self.waiting);
+                if !text.is_empty() {
+                    self.dialect.text(&text, &mut self.waiting);
+                }
                 Step::More
             }
             Some(Event::Finished(summary)) => {

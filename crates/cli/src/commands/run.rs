@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use toko_engine::{Chat, FinishReason, KvType, Message, Options, Params, Sampling, Summary};
-
-use toko_tokenizer::Special;
+use toko_engine::{
+    Chat, FinishReason, KvType, Message, Options, Params, Prompt, Sampling, Summary,
+};
 
 use crate::{
     args::{GenerationArgs, KvTypeName, LoadArgs, RunArgs},
@@ -107,9 +107,9 @@ fn answer(
     output: Output,
 ) -> anyhow::Result<()> {
     let seed = args.generation.seed.unwrap_or_else(config::fresh_seed);
-    let tokens = prompt_tokens(&session, prompt, args)?;
+    let prompt = engine_prompt(&session, prompt, args)?;
     let mut ends_with_newline = false;
-    let ending = session.ask(tokens, request_params(&args.generation, seed), |text| {
+    let ending = session.ask(prompt, request_params(&args.generation, seed), |text| {
         ends_with_newline = text.ends_with('\n');
         output.answer(text)
     })?;
@@ -131,10 +131,10 @@ fn answer(
     }
 }
 
-fn prompt_tokens(session: &Session, prompt: &str, args: &RunArgs) -> anyhow::Result<Vec<u32>> {
+fn engine_prompt(session: &Session, prompt: &str, args: &RunArgs) -> anyhow::Result<Prompt> {
     let engine = session.engine();
     if args.raw {
-        return Ok(engine.tokenizer().encode_with_bos(prompt, Special::Parse));
+        return Ok(engine.text_prompt(prompt));
     }
     let system = args.generation.system.iter().map(|text| Message::new("system", text));
     let messages = system.chain([Message::new("user", prompt)]).collect();

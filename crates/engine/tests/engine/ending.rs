@@ -8,7 +8,7 @@ use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorType;
 use toko_gguf::write::Writer;
 
-use crate::harness::{GREEDY, OPTIONS, ask, collect, embedded, params, submit};
+use crate::harness::{GREEDY, OPTIONS, answer_to, ask, collect, embedded, params, submit};
 
 /// "Once upon a time": the model goes on for hundreds of tokens.
 const STORY: [u32; 4] = [603, 874, 257, 465];
@@ -70,7 +70,7 @@ fn a_client_that_goes_stops_its_request_and_no_other() {
     let engine = embedded(&Options { sequences: 1, ..OPTIONS });
     let (calls, told) = channel();
     engine
-        .submit(STORY.to_vec(), params(GREEDY, 900), move |event| {
+        .submit(answer_to(&STORY), params(GREEDY, 900), move |event| {
             let text = matches!(event, Event::Text(_));
             calls.send(()).expect("the test listens");
             if text {
@@ -82,14 +82,29 @@ fn a_client_that_goes_stops_its_request_and_no_other() {
         .expect("accepted");
     // With one place, the next request starts only when the first has ended.
     assert_eq!(ask(&engine, &STORY, params(GREEDY, 3)).summary().completion_tokens, 3);
-    assert_eq!(told.iter().count(), 2, "one chunk of prompt and one text, then no more");
+    assert_eq!(told.iter().count(), 3, "the start, the prompt and one text, then no more");
+}
+
+#[test]
+fn a_client_that_left_while_waiting_costs_no_pass() {
+    let engine = embedded(&Options { sequences: 1, ..OPTIONS });
+    let running = submit(&engine, &STORY, params(GREEDY, 50)).expect("accepted");
+    let (calls, told) = channel();
+    engine
+        .submit(answer_to(&STORY), params(GREEDY, 50), move |event| {
+            calls.send(matches!(event, Event::Prefilled { tokens: 0 })).expect("the test listens");
+            std::ops::ControlFlow::Break(())
+        })
+        .expect("accepted");
+    assert_eq!(collect(&running).summary().completion_tokens, 50);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [true]);
 }
 
 #[test]
 fn dropping_the_engine_ends_what_is_running() {
     let engine = embedded(&OPTIONS);
     let events = submit(&engine, &STORY, params(GREEDY, 900)).expect("accepted");
-    assert!(matches!(events.recv(), Ok(Event::Prefilled { tokens: 4 })));
+    assert!(matches!(events.recv(), Ok(Event::Prefilled { tokens: 0 })));
     drop(engine);
     assert!(matches!(collect(&events).end, Err(Error::Closed)));
 }
@@ -100,7 +115,7 @@ fn an_engine_dropped_by_its_own_sink_ends_all_the_same() {
     let (finished, told) = channel();
     let mut last = Some(engine.clone());
     engine
-        .submit(STORY.to_vec(), params(GREEDY, 3), move |event| {
+        .submit(answer_to(&STORY), params(GREEDY, 3), move |event| {
             if matches!(event, Event::Text(_)) {
                 last.take();
             }

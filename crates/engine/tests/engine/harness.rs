@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, channel};
 
-use toko_engine::{Engine, Error, Event, KvType, Options, Params, Sampling, Summary};
+use toko_engine::{
+    Engine, Error, Event, KvType, Opening, Options, Params, Prompt, Sampling, Summary,
+};
 use toko_fixtures::embedded_model_path;
 use toko_gguf::Gguf;
 
@@ -44,6 +46,10 @@ pub(crate) fn params(sampling: Sampling, max_tokens: usize) -> Params {
     Params { sampling, max_tokens: Some(max_tokens), stop: Vec::new() }
 }
 
+pub(crate) fn answer_to(tokens: &[u32]) -> Prompt {
+    Prompt { tokens: tokens.to_vec(), opening: Opening::Answer }
+}
+
 /// Queues a prompt and returns where its events arrive.
 pub(crate) fn submit(
     engine: &Engine,
@@ -51,7 +57,7 @@ pub(crate) fn submit(
     params: Params,
 ) -> Result<Receiver<Event>, Error> {
     let (sender, receiver) = channel();
-    engine.submit(prompt.to_vec(), params, move |event| match sender.send(event) {
+    engine.submit(answer_to(prompt), params, move |event| match sender.send(event) {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
     })?;
