@@ -84,9 +84,10 @@ impl Tensors {
 
 /// A bias that no layer adds would be left out of the sum without a word.
 fn refuse_unknown_biases(file: &Gguf) -> Result<(), Error> {
-    let known = ["attn_q.bias", "attn_k.bias", "attn_v.bias"];
-    let unknown = file.tensors().iter().find(|tensor| {
-        tensor.name.ends_with(".bias") && !known.iter().any(|part| tensor.name.ends_with(part))
+    let known = ["attn_q", "attn_k", "attn_v"];
+    let unknown = file.tensors().iter().find(|tensor| match tensor.name.rsplit_once('.') {
+        Some((part, "bias")) => !known.iter().any(|known| part.ends_with(known)),
+        _ => false,
     });
     match unknown {
         Some(tensor) => Err(Error::UnknownTensor { name: tensor.name.clone() }),
