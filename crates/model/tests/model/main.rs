@@ -4,3 +4,4 @@ mod embedded;
 mod golden;
 mod harness;
 mod invariance;
+mod types;
