@@ -1,6 +1,6 @@
 //! The instruction sets a build can use, and the proof that this machine has them.
 //!
-//! Invariant: a token ([`Avx2`], [`Avx512`], [`Neon`]) exists only after detection found every
+//! Invariant: a token ([`Avx2`], [`Avx512`], `Neon`) exists only after detection found every
 //! feature it stands for, so code that holds one may run that code. Knows no formats.
 
 use std::fmt;
