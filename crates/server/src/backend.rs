@@ -36,25 +36,33 @@ impl Backend for Engine {
     }
 }
 
-/// The receiving end of one request's events; dropping it cancels the request.
-pub(crate) type Events = mpsc::UnboundedReceiver<Event>;
+/// The receiving end of one request's events, each with the index of the choice that it belongs to; dropping it
+/// cancels the request.
+pub(crate) type Events = mpsc::UnboundedReceiver<(usize, Event)>;
+
+/// The other end, one for each choice.
+pub(crate) type Sender = mpsc::UnboundedSender<(usize, Event)>;
 
 /// Queues a conversation whose events go to `sender`.
 pub(crate) fn start(
     backend: &dyn Backend,
     chat: &Chat,
     params: Params,
-    sender: mpsc::UnboundedSender<Event>,
+    sender: Sender,
 ) -> Result<(), Error> {
     // The client may have left while its request waited for a thread; then nobody misses the events.
     if sender.is_closed() {
         return Ok(());
     }
-    let sink = move |event| match sender.send(event) {
+    backend.generate(chat, params, sink(sender, 0))
+}
+
+/// Sends the events of one choice to `sender`.
+fn sink(sender: Sender, choice: usize) -> Sink {
+    Box::new(move |event| match sender.send((choice, event)) {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
-    };
-    backend.generate(chat, params, Box::new(sink))
+    })
 }
 
 #[cfg(test)]
@@ -81,7 +89,7 @@ mod tests {
         }
     }
 
-    fn begin(backend: &Counter, sender: mpsc::UnboundedSender<Event>) {
+    fn begin(backend: &Counter, sender: Sender) {
         let sampling = Sampling {
             temperature: 0.0,
             top_k: 0,
@@ -102,7 +110,7 @@ mod tests {
         let backend = Counter(AtomicUsize::new(0));
         let (sender, mut events) = mpsc::unbounded_channel();
         begin(&backend, sender);
-        assert!(matches!(events.try_recv(), Ok(Event::Text(text)) if text == "heard"));
+        assert!(matches!(events.try_recv(), Ok((0, Event::Text(text))) if text == "heard"));
         let (sender, events) = mpsc::unbounded_channel();
         drop(events);
         begin(&backend, sender);

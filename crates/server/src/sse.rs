@@ -25,12 +25,18 @@ pub(crate) type Frames = VecDeque<Frame>;
 pub(crate) trait Dialect: Send + Unpin + 'static {
     /// Appends what comes before the first text.
     fn opening(&self, frames: &mut Frames);
-    /// Appends a piece of the answer.
-    fn text(&self, text: &str, frames: &mut Frames);
-    /// Appends the end of a complete answer.
-    fn finished(&self, summary: &Summary, frames: &mut Frames);
+    /// Appends a piece of one choice.
+    fn text(&self, choice: usize, text: &str, frames: &mut Frames);
+    /// Appends the end of one choice, and after the last the end of the answer.
+    fn finished(&mut self, choice: usize, summary: &Summary, frames: &mut Frames) -> Step;
     /// Appends the end of an answer that cannot go on.
     fn failed(&self, error: &ApiError, frames: &mut Frames);
+}
+
+/// Whether further events can follow.
+pub(crate) enum Step {
+    More,
+    Last,
 }
 
 /// Answers with the stream of events, written in `dialect`, until they end or `cut` completes.
@@ -75,18 +81,17 @@ impl<D: Dialect> Relay<D> {
             }
         };
         Poll::Ready(match event {
-            Some(Event::Prefilled { .. }) => Step::More,
-            Some(Event::Text(text)) => {
+            Some((_, Event::Prefilled { .. })) => Step::More,
+            Some((choice, Event::Text(text))) => {
                 if !text.is_empty() {
-                    self.dialect.text(&text, &mut self.waiting);
+                    self.dialect.text(choice, &text, &mut self.waiting);
                 }
                 Step::More
             }
-            Some(Event::Finished(summary)) => {
-                self.dialect.finished(&summary, &mut self.waiting);
-                Step::Last
+            Some((choice, Event::Finished(summary))) => {
+                self.dialect.finished(choice, &summary, &mut self.waiting)
             }
-            Some(Event::Failed(error)) => {
+            Some((_, Event::Failed(error))) => {
                 self.dialect.failed(&ApiError::Engine(error), &mut self.waiting);
                 Step::Last
             }
@@ -96,12 +101,6 @@ impl<D: Dialect> Relay<D> {
             }
         })
     }
-}
-
-/// Whether further events can follow.
-enum Step {
-    More,
-    Last,
 }
 
 impl<D: Dialect> Stream for Relay<D> {

@@ -10,12 +10,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::mpsc;
 use toko_engine::{Event, FinishReason, Summary};
 
 use super::request::{self, ChatRequest, Delivery};
 use super::stream::Chunks;
-use crate::backend::{self, Events};
+use crate::backend::{self, Events, Sender};
 use crate::error::ApiError;
 use crate::state::Shared;
 use crate::{body, ids, sse};
@@ -75,7 +75,7 @@ fn start(
     shared: &Shared,
     bytes: &[u8],
     now: SystemTime,
-    sender: UnboundedSender<Event>,
+    sender: Sender,
 ) -> Result<Delivery, ApiError> {
     let request: ChatRequest = body::parse(bytes)?;
     let accepted = request::accept(request, &shared.state, now)?;
@@ -86,7 +86,7 @@ fn start(
 /// Waits for the end of the answer.
 async fn collect(mut events: Events) -> Result<(String, Summary), ApiError> {
     let mut answer = String::new();
-    while let Some(event) = events.recv().await {
+    while let Some((_, event)) = events.recv().await {
         match event {
             Event::Prefilled { .. } => {}
             Event::Text(text) => answer.push_str(&text),

@@ -7,7 +7,7 @@ use toko_engine::Summary;
 use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
 use super::request::UsageChunk;
 use crate::error::ApiError;
-use crate::sse::{Dialect, Frames};
+use crate::sse::{Dialect, Frames, Step};
 
 /// Writes the chunks of one answer; all carry its heading.
 pub(super) struct Chunks {
@@ -16,9 +16,13 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    fn choice(&self, delta: &Value, finish_reason: Option<&str>) -> Frame {
-        let choice =
-            json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason});
+    fn choice(&self, index: usize, delta: &Value, finish_reason: Option<&str>) -> Frame {
+        let choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": null,
+            "finish_reason": finish_reason,
+        });
         self.chunk(&json!([choice]), &Value::Null)
     }
 
@@ -41,19 +45,20 @@ impl Chunks {
 
 impl Dialect for Chunks {
     fn opening(&self, frames: &mut Frames) {
-        frames.push_back(self.choice(&json!({"role": "assistant", "content": ""}), None));
+        frames.push_back(self.choice(0, &json!({"role": "assistant", "content": ""}), None));
     }
 
-    fn text(&self, text: &str, frames: &mut Frames) {
-        frames.push_back(self.choice(&json!({"content": text}), None));
+    fn text(&self, choice: usize, text: &str, frames: &mut Frames) {
+        frames.push_back(self.choice(choice, &json!({"content": text}), None));
     }
 
-    fn finished(&self, summary: &Summary, frames: &mut Frames) {
-        frames.push_back(self.choice(&json!({}), Some(finish_reason(summary.reason))));
+    fn finished(&mut self, choice: usize, summary: &Summary, frames: &mut Frames) -> Step {
+        frames.push_back(self.choice(choice, &json!({}), Some(finish_reason(summary.reason))));
         if self.usage == UsageChunk::Sent {
             frames.push_back(self.chunk(&json!([]), &usage(summary)));
         }
         frames.push_back(done());
+        Step::Last
     }
 
     fn failed(&self, error: &ApiError, frames: &mut Frames) {
