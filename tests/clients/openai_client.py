@@ -157,6 +157,78 @@ def a_conversation_of_several_turns_and_all_kinds_of_text_is_answered(client):
     expect(answer.choices[0].message.content, answer)
 
 
+def chat_prompt(question):
+    """Writes a question as the embedded model's template would."""
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def continued(client, prompt, **fields):
+    return client.completions.create(model="default", prompt=prompt, temperature=0, **fields)
+
+
+@check
+def a_completion_continues_the_text_that_it_is_given(client):
+    answer = continued(client, chat_prompt(FRANCE[0]))
+    choice = answer.choices[0]
+    expect(choice.text == FRANCE[1] and choice.finish_reason == "stop" and choice.index == 0, choice)
+    expect(answer.id.startswith("cmpl-") and answer.object == "text_completion", answer)
+    expect(answer.usage.prompt_tokens == 17 and answer.usage.total_tokens == 17 + answer.usage.completion_tokens, answer)
+    answer = continued(client, chat_prompt(VOLCANO[0]))
+    expect(answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens == 16, answer)
+
+
+@check
+def several_completions_are_told_apart_by_their_index(client):
+    prompts = [chat_prompt(FRANCE[0]), chat_prompt(VOLCANO[0])]
+    answer = continued(client, prompts, max_tokens=50)
+    expect([choice.text for choice in answer.choices] == [FRANCE[1], VOLCANO[1]], answer)
+    expect([choice.index for choice in answer.choices] == [0, 1] and answer.usage.prompt_tokens == 34, answer)
+    texts, reasons = ["", ""], [[], []]
+    *chunks, last = list(continued(client, prompts, max_tokens=50, stream=True, stream_options={"include_usage": True}))
+    for chunk in chunks:
+        expect(len(chunk.choices) == 1 and chunk.usage is None and chunk.id == last.id, chunk)
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+        reasons[chunk.choices[0].index].append(chunk.choices[0].finish_reason)
+    expect(texts == [FRANCE[1], VOLCANO[1]], texts)
+    expect(all(ended[-1] == "stop" and not any(ended[:-1]) for ended in reasons), reasons)
+    expect(last.choices == [] and last.usage == answer.usage, last)
+
+
+@check
+def a_completion_can_repeat_its_prompt_and_end_before_a_stop_text(client):
+    prompt = chat_prompt(VOLCANO[0])
+    answer = continued(client, prompt, echo=True, stop=[" that can"])
+    expect(answer.choices[0].text == prompt + "A volcano is a mountain", answer)
+    chunks = list(continued(client, [prompt], echo=True, stop=" that can", stream=True))
+    expect(chunks[0].choices[0].text == prompt, chunks[0])
+    expect("".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text, chunks)
+
+
+@check
+def the_strict_client_accepts_whole_completions(client):
+    strict = openai.OpenAI(base_url=client.base_url, api_key="none", _strict_response_validation=True)
+    expect(continued(strict, chat_prompt(FRANCE[0])).choices[0].text == FRANCE[1], "another answer")
+
+
+@check
+def bad_completions_are_bad_requests_that_name_the_field(client):
+    cases = [
+        ("invalid_value", "prompt", {"prompt": []}),
+        ("invalid_value", "prompt[0]", {"prompt": [999_999]}),
+        ("invalid_value", "prompt[1][0]", {"prompt": [[1], [999_999]]}),
+        ("invalid_type", "prompt[1]", {"prompt": ["a", 1]}),
+        ("context_length_exceeded", "prompt", {"prompt": "word " * 5000}),
+        ("unsupported_parameter", "suffix", {"suffix": "x"}),
+        ("unsupported_parameter", "best_of", {"best_of": 2}),
+        ("unsupported_parameter", "logprobs", {"logprobs": 1}),
+    ]
+    for code, param, fields in cases:
+        for stream in (False, True):
+            request = {"model": "default", "prompt": "Hi", "stream": stream, **fields}
+            call = lambda request=request: client.completions.create(**request)
+            refused(openai.BadRequestError, 400, code, param, call)
+
+
 @check
 def models_are_listed_and_found(client):
     listed = list(client.models.list())

@@ -18,5 +18,5 @@ pub use error::Error;
 pub use load::{Engine, ModelInfo, Options};
 pub use request::{Event, FinishReason, Opening, Params, Prompt, Sampling, Summary};
 pub use toko_model::KvType;
-pub use toko_tokenizer::{Chat, ChatTemplate, Message, Tokenizer, ToolCall};
+pub use toko_tokenizer::{Chat, ChatTemplate, Message, Special, Tokenizer, ToolCall};
 pub use vocabulary::{chat_template, tokenizer};

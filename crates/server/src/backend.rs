@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use tokio::sync::mpsc;
-use toko_engine::{Chat, Engine, Error, Event, ModelInfo, Params};
+use toko_engine::{Chat, Engine, Error, Event, ModelInfo, Params, Prompt, Tokenizer};
 
 /// Receives a request's events in order; after `Break` nothing more is computed for it.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
@@ -24,6 +24,18 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Whatever makes this conversation unanswerable; the sink is not called then.
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error>;
+
+    /// Returns what turns texts into tokens and back.
+    fn tokenizer(&self) -> &Tokenizer;
+
+    /// Turns a text that is to be continued into a prompt.
+    fn text_prompt(&self, text: &str) -> Prompt;
+
+    /// Queues a prompt whose answer continues it; returns before the first event.
+    ///
+    /// # Errors
+    /// Whatever makes the prompt unanswerable; the sink is not called then.
+    fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error>;
 }
 
 impl Backend for Engine {
@@ -33,6 +45,18 @@ impl Backend for Engine {
 
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
         self.submit(self.chat_prompt(chat)?, params, sink)
+    }
+
+    fn tokenizer(&self) -> &Tokenizer {
+        self.tokenizer()
+    }
+
+    fn text_prompt(&self, text: &str) -> Prompt {
+        self.text_prompt(text)
+    }
+
+    fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
+        self.submit(prompt, params, sink)
     }
 }
 
@@ -55,6 +79,20 @@ pub(crate) fn start(
         return Ok(());
     }
     backend.generate(chat, params, sink(sender, 0))
+}
+
+/// Queues the prompt of one choice, whose events go to `sender`.
+pub(crate) fn start_choice(
+    backend: &dyn Backend,
+    choice: usize,
+    prompt: Prompt,
+    params: Params,
+    sender: &Sender,
+) -> Result<(), Error> {
+    if sender.is_closed() {
+        return Ok(());
+    }
+    backend.complete(prompt, params, sink(sender.clone(), choice))
 }
 
 /// Sends the events of one choice to `sender`.
@@ -86,6 +124,18 @@ mod tests {
             self.0.fetch_add(1, Ordering::Relaxed);
             assert!(sink(Event::Text("heard".to_owned())).is_continue());
             Ok(())
+        }
+
+        fn tokenizer(&self) -> &Tokenizer {
+            unreachable!("nobody brings a text")
+        }
+
+        fn text_prompt(&self, _: &str) -> Prompt {
+            unreachable!("nobody brings a text")
+        }
+
+        fn complete(&self, _: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
+            self.generate(&Chat::new(Vec::new(), SystemTime::UNIX_EPOCH), params, sink)
         }
     }
 

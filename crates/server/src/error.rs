@@ -42,6 +42,9 @@ pub(crate) enum ApiError {
     ShuttingDown,
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An error about the prompt that stands at `param`.
+    #[error("{error}")]
+    Prompt { param: String, error: EngineError },
     #[error("the engine ended without an answer")]
     Vanished,
     #[error("the server met a bug while it answered; the other requests go on")]
@@ -71,6 +74,30 @@ const SERVER_ERROR: &str = "server_error";
 impl<'a> Row<'a> {
     fn new(status: StatusCode, kind: &'static str, code: &'static str) -> Self {
         Self { status, kind, code, param: None, retry: None }
+    }
+
+    fn shutting_down() -> Self {
+        Self {
+            retry: Some(Retry::AfterSeconds(5)),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, "server_shutting_down")
+        }
+    }
+
+    /// The part of the table for what the engine says; `prompt` names the field that holds the prompt.
+    fn of_engine(error: &EngineError, prompt: &'a str) -> Self {
+        match error {
+            EngineError::Closed => Self::shutting_down(),
+            EngineError::ContextExceeded { .. } => {
+                Self::bad_request("context_length_exceeded", prompt)
+            }
+            EngineError::Tokenizer(_) | EngineError::EmptyPrompt => {
+                Self::bad_request("invalid_value", prompt)
+            }
+            _ => Self {
+                retry: Some(Retry::Never),
+                ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, "engine_error")
+            },
+        }
     }
 
     fn bad_request(code: &'static str, param: &'a str) -> Self {
@@ -106,20 +133,9 @@ impl ApiError {
             Self::ForeignHost { .. } => {
                 Row::new(S::FORBIDDEN, "permission_error", "host_not_allowed")
             }
-            Self::ShuttingDown | Self::Engine(EngineError::Closed) => Row {
-                retry: Some(Retry::AfterSeconds(5)),
-                ..Row::new(S::SERVICE_UNAVAILABLE, SERVER_ERROR, "server_shutting_down")
-            },
-            Self::Engine(EngineError::ContextExceeded { .. }) => {
-                Row::bad_request("context_length_exceeded", "messages")
-            }
-            Self::Engine(EngineError::Tokenizer(_) | EngineError::EmptyPrompt) => {
-                Row::bad_request("invalid_value", "messages")
-            }
-            Self::Engine(_) => Row {
-                retry: Some(Retry::Never),
-                ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "engine_error")
-            },
+            Self::ShuttingDown => Row::shutting_down(),
+            Self::Engine(error) => Row::of_engine(error, "messages"),
+            Self::Prompt { param, error } => Row::of_engine(error, param),
             Self::Vanished | Self::Panicked => {
                 Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "internal_error")
             }
@@ -131,7 +147,9 @@ impl ApiError {
         let Row { kind, code, param, .. } = self.row();
         let mut error =
             json!({"message": self.to_string(), "type": kind, "param": param, "code": code});
-        if let Self::Engine(EngineError::ContextExceeded { prompt_tokens, context_tokens }) = self {
+        if let Self::Engine(refusal) | Self::Prompt { error: refusal, .. } = self
+            && let EngineError::ContextExceeded { prompt_tokens, context_tokens } = refusal
+        {
             error["n_prompt_tokens"] = json!(prompt_tokens);
             error["n_ctx"] = json!(context_tokens);
         }

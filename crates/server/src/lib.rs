@@ -1,7 +1,7 @@
 //! The HTTP server: OpenAI-compatible routes over one loaded model.
 //!
-//! HTTP ends at [`toko_engine::Chat`] and [`toko_engine::Params`]; everything behind them is reached through
-//! [`Backend`]. Every answer that is an error is written by one table (`error.rs`), panics and unknown paths included.
+//! HTTP ends at [`toko_engine::Chat`], [`toko_engine::Prompt`] and [`toko_engine::Params`]; everything behind them is
+//! reached through [`Backend`]. Every answer that is an error is written by one table (`error.rs`), panics and unknown paths included.
 //! The crate reads no environment and no file, chooses no address and no default value: the caller passes them in.
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod body;
 mod error;
 mod health;
 mod ids;
+mod intake;
 mod openai;
 mod sse;
 mod state;
@@ -94,6 +95,7 @@ fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
         .route("/v1/models/{*id}", get(openai::models::retrieve))
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/chat/completions", post(openai::chat::create))
+        .route("/v1/completions", post(openai::completions::create))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(error::answer_panic));

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use toko_engine::Sampling;
 
 use crate::Backend;
+use crate::error::ApiError;
 
 /// Everything that [`crate::serve`] needs besides a socket.
 pub struct State {
@@ -35,9 +36,16 @@ pub struct Model {
 }
 
 impl Model {
-    /// Says whether a request that asks for `name` means this model.
-    pub(crate) fn answers_to(&self, name: &str) -> bool {
-        name == self.id || name == "default" || self.aliases.iter().any(|alias| alias == name)
+    /// Refuses a name that means another model than this one.
+    pub(crate) fn check_named(&self, asked: &str) -> Result<(), ApiError> {
+        let is_ours = asked == self.id
+            || asked == "default"
+            || self.aliases.iter().any(|alias| alias == asked);
+        if is_ours {
+            Ok(())
+        } else {
+            Err(ApiError::UnknownModel { asked: asked.to_owned(), loaded: self.id.clone() })
+        }
     }
 }
 

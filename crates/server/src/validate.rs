@@ -37,6 +37,24 @@ pub(crate) fn at_least(
     }
 }
 
+/// Returns numbers as the tokens of a vocabulary of `vocabulary_tokens`; an error names the item that is none.
+pub(crate) fn token_ids(
+    param: &str,
+    numbers: &[i64],
+    vocabulary_tokens: usize,
+) -> Result<Vec<u32>, ApiError> {
+    let token = |(index, &number): (usize, &i64)| {
+        let token =
+            u32::try_from(number).ok().filter(|&token| (token as usize) < vocabulary_tokens);
+        token.ok_or_else(|| {
+            let reason =
+                format!("must be a token from 0 to below {vocabulary_tokens}, got {number}");
+            invalid(format!("{param}[{index}]"), reason)
+        })
+    };
+    numbers.iter().enumerate().map(token).collect()
+}
+
 /// Refuses a field whose value would change the answer in a way that is not implemented.
 ///
 /// `false`, 0, `""`, `[]` and `{}` ask for nothing and pass.
@@ -54,6 +72,11 @@ pub(crate) fn off(param: &str, value: Option<&Value>) -> Result<(), ApiError> {
     } else {
         Err(unsupported(param, "is not supported by this server"))
     }
+}
+
+/// Makes the error for a field that must not be absent.
+pub(crate) fn missing(param: impl Into<String>) -> ApiError {
+    ApiError::Missing { param: param.into() }
 }
 
 /// Makes the error for a value that a field cannot have.

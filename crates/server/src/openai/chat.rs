@@ -1,6 +1,5 @@
 //! `POST /v1/chat/completions`: from bytes to a running request, and its whole answer.
 
-use std::panic;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,12 +12,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toko_engine::{Event, FinishReason, Summary};
 
-use super::request::{self, ChatRequest, Delivery};
+use super::controls::{Controls, Delivery};
+use super::request::{self, ChatRequest};
 use super::stream::Chunks;
 use crate::backend::{self, Events, Sender};
 use crate::error::ApiError;
-use crate::state::Shared;
-use crate::{body, ids, sse};
+use crate::state::{Model, Shared};
+use crate::{body, ids, intake, sse};
 
 /// Says which build answered.
 pub(super) const FINGERPRINT: &str = concat!("tokonoma-", env!("CARGO_PKG_VERSION"));
@@ -30,31 +30,29 @@ pub(super) struct Heading {
     pub(super) model: String,
 }
 
+impl Heading {
+    /// Heads an answer whose id begins with `kind`.
+    pub(super) fn new(kind: &str, now: SystemTime, model: &Model) -> Self {
+        Self {
+            id: format!("{kind}-{}", ids::unique()),
+            created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            model: model.id.clone(),
+        }
+    }
+}
+
 /// Answers a conversation, whole or as a stream.
 pub(crate) async fn create(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    if !shared.is_open() {
-        return Err(ApiError::ShuttingDown);
-    }
-    let bytes = body::read(&headers, body, shared.state.limits.body_bytes).await?;
     let now = SystemTime::now();
     let (sender, events) = mpsc::unbounded_channel();
-    let queue = Arc::clone(&shared);
-    // Parsing and tokenizing a long conversation takes too long for a thread that serves connections.
-    let started = tokio::task::spawn_blocking(move || start(&queue, &bytes, now, sender)).await;
-    let delivery = started.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(payload) => panic::resume_unwind(payload),
-        Err(_) => Err(ApiError::ShuttingDown),
-    })?;
+    let queue = move |shared: &Shared, bytes: &[u8]| start(shared, bytes, now, sender);
+    let delivery = intake::digest(&shared, &headers, body, queue).await?;
 
-    let heading = Heading {
-        id: format!("chatcmpl-{}", ids::unique()),
-        created: now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        model: shared.state.model.id.clone(),
-    };
+    let heading = Heading::new("chatcmpl", now, &shared.state.model);
     match delivery {
         Delivery::Whole => {
             let (text, summary) = tokio::select! {
@@ -78,7 +76,8 @@ fn start(
     sender: Sender,
 ) -> Result<Delivery, ApiError> {
     let request: ChatRequest = body::parse(bytes)?;
-    let accepted = request::accept(request, &shared.state, now)?;
+    let controls: Controls = body::parse(bytes)?;
+    let accepted = request::accept(request, &controls, &shared.state, now)?;
     backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params, sender)?;
     Ok(accepted.delivery)
 }

@@ -1,6 +1,9 @@
 //! The OpenAI dialect: wire types, rules and shapes of its routes.
 
 pub(crate) mod chat;
+mod completion_request;
+pub(crate) mod completions;
+mod controls;
 mod message;
 pub(crate) mod models;
 mod request;

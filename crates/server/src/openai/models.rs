@@ -26,11 +26,8 @@ pub(crate) async fn retrieve(
     // An escape that is no UTF-8 names nothing.
     let Path(asked) = asked.map_err(|_| ApiError::UnknownPath { path: uri.path().to_owned() })?;
     let model = &shared.state.model;
-    if model.answers_to(&asked) {
-        Ok(Json(describe(model)))
-    } else {
-        Err(ApiError::UnknownModel { asked, loaded: model.id.clone() })
-    }
+    model.check_named(&asked)?;
+    Ok(Json(describe(model)))
 }
 
 /// The public fields, and those that local clients look for beside them.

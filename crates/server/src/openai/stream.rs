@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use toko_engine::Summary;
 
 use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
-use super::request::UsageChunk;
+use super::controls::UsageChunk;
 use crate::error::ApiError;
 use crate::sse::{Dialect, Frames, Step};
 
@@ -68,10 +68,11 @@ impl Dialect for Chunks {
 }
 
 /// A frame of compact JSON, which has no line break that would split it.
-fn data(value: &Value) -> Frame {
+pub(super) fn data(value: &Value) -> Frame {
     Frame::default().data(value.to_string())
 }
 
-fn done() -> Frame {
+/// The frame after which nothing follows.
+pub(super) fn done() -> Frame {
     Frame::default().data("[DONE]")
 }

@@ -9,7 +9,7 @@ use toko_gguf::Gguf;
 use crate::client::{Answer, chat};
 use crate::fake::Server;
 
-async fn serve_embedded() -> Server {
+pub(crate) async fn serve_embedded() -> Server {
     let file = Gguf::open(toko_fixtures::embedded_model_path()).unwrap();
     let options =
         Options { context_tokens: None, threads: Some(1), kv_type: KvType::F16, sequences: 4 };

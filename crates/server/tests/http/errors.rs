@@ -14,7 +14,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Checks an error answer: its status, code, parameter and that the object is whole.
 #[track_caller]
-fn check(answer: &Answer, status: u16, code: &str, param: Option<&str>) -> Value {
+pub(crate) fn check(answer: &Answer, status: u16, code: &str, param: Option<&str>) -> Value {
     let body = answer.json();
     let error = body["error"].as_object().unwrap_or_else(|| panic!("no error in {body}"));
     for key in ["message", "type", "param", "code"] {
@@ -279,6 +279,7 @@ async fn unknown_paths_and_wrong_methods_answer_in_json() {
     let wrong = [
         ("GET", CHAT, "POST"),
         ("DELETE", CHAT, "POST"),
+        ("GET", "/v1/completions", "POST"),
         ("POST", "/v1/models", "GET,HEAD"),
         ("PUT", "/v1/models/model-q1", "GET,HEAD"),
         ("POST", "/health", "GET,HEAD"),

@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use toko_engine::{Chat, Error, Event, FinishReason, ModelInfo, Params, Sampling, Summary};
+use toko_engine::{
+    Chat, Error, Event, FinishReason, ModelInfo, Opening, Params, Prompt, Sampling, Special,
+    Summary, Tokenizer,
+};
+use toko_gguf::Gguf;
 use toko_server::{Access, Backend, Defaults, Limits, Model, Sink, State, serve};
 
 /// What the engine does with each request.
@@ -20,7 +24,9 @@ type Script = Box<dyn Fn(Sink) -> Result<(), Error> + Send + Sync>;
 pub(crate) struct Fake {
     info: ModelInfo,
     script: Script,
+    words: Tokenizer,
     asked: Mutex<Vec<(Chat, Params)>>,
+    continued: Mutex<Vec<(Prompt, Params)>>,
 }
 
 impl Fake {
@@ -37,7 +43,13 @@ impl Fake {
             tier: "scalar",
             threads: 1,
         };
-        Self { info, script: Box::new(script), asked: Mutex::new(Vec::new()) }
+        Self {
+            info,
+            script: Box::new(script),
+            words: embedded_tokenizer(),
+            asked: Mutex::new(Vec::new()),
+            continued: Mutex::new(Vec::new()),
+        }
     }
 
     /// Answers with the texts, one event each, from a thread of its own.
@@ -77,8 +89,13 @@ impl Fake {
         asked.remove(0)
     }
 
+    /// Returns the prompts that were to be continued, in order.
+    pub(crate) fn continued(&self) -> Vec<(Prompt, Params)> {
+        std::mem::take(&mut self.continued.lock().unwrap())
+    }
+
     pub(crate) fn was_asked(&self) -> bool {
-        !self.asked.lock().unwrap().is_empty()
+        !self.asked.lock().unwrap().is_empty() || !self.continued.lock().unwrap().is_empty()
     }
 }
 
@@ -91,6 +108,25 @@ impl Backend for Fake {
         self.asked.lock().unwrap().push((chat.clone(), params));
         (self.script)(sink)
     }
+
+    fn tokenizer(&self) -> &Tokenizer {
+        &self.words
+    }
+
+    fn text_prompt(&self, text: &str) -> Prompt {
+        let tokens = self.words.encode_with_bos(text, Special::Parse);
+        Prompt { tokens, opening: Opening::Continuation }
+    }
+
+    fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
+        self.continued.lock().unwrap().push((prompt, params));
+        (self.script)(sink)
+    }
+}
+
+fn embedded_tokenizer() -> Tokenizer {
+    let file = Gguf::open(toko_fixtures::embedded_model_path()).unwrap();
+    toko_engine::tokenizer(&file).unwrap()
 }
 
 /// Says one thing and returns whether more is wanted, which a script need not heed.
@@ -176,9 +212,17 @@ impl Server {
     }
 }
 
-/// The smallest request with the fields laid over it; `null` stays in it.
+/// The smallest chat request with the fields laid over it; `null` stays in it.
 pub(crate) fn ask(fields: Value) -> Value {
-    let mut request = json!({"model": "default", "messages": [{"role": "user", "content": "Hi"}]});
+    laid_over(json!({"model": "default", "messages": [{"role": "user", "content": "Hi"}]}), fields)
+}
+
+/// The smallest completion request with the fields laid over it.
+pub(crate) fn ask_to_continue(fields: Value) -> Value {
+    laid_over(json!({"model": "default", "prompt": "Hi"}), fields)
+}
+
+pub(crate) fn laid_over(mut request: Value, fields: Value) -> Value {
     let Value::Object(fields) = fields else { panic!("fields are an object") };
     request.as_object_mut().unwrap().extend(fields);
     request

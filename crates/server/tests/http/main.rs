@@ -6,6 +6,7 @@
 mod access;
 mod chat;
 mod client;
+mod completions;
 mod engine;
 mod errors;
 mod fake;

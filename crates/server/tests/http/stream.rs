@@ -11,14 +11,14 @@ use crate::client::{Answer, Connection, chat};
 use crate::fake::{Fake, Server, ask, summary, tell};
 
 /// The frames, one a line, with what is the same in all chunks of an answer left out.
-fn readable(answer: &Answer) -> String {
+pub(crate) fn readable(answer: &Answer) -> String {
     let first = answer.frames()[0];
     let heading = &first[..first.find("\"choices\"").unwrap()];
     answer.frames().join("\n").replace(heading, "{")
 }
 
 /// The frames that are chunks.
-fn parsed(answer: &Answer) -> Vec<Value> {
+pub(crate) fn parsed(answer: &Answer) -> Vec<Value> {
     let chunks = answer.frames().into_iter().filter(|frame| *frame != "[DONE]");
     chunks.map(|frame| serde_json::from_str(frame).unwrap()).collect()
 }

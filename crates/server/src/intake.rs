@@ -1,0 +1,33 @@
+//! From a request that has just arrived to what a route makes of it.
+//!
+//! Knows no route and no field. What takes as long as a body is large runs where no connection waits for it.
+
+use std::panic;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+
+use crate::body;
+use crate::error::ApiError;
+use crate::state::Shared;
+
+/// Reads the body and returns what `work` makes of it; once the shutdown has begun, refuses.
+pub(crate) async fn digest<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    body: Body,
+    work: impl FnOnce(&Shared, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if !shared.is_open() {
+        return Err(ApiError::ShuttingDown);
+    }
+    let bytes = body::read(headers, body, shared.state.limits.body_bytes).await?;
+    let shared = Arc::clone(shared);
+    // Parsing and tokenizing a long text takes too long for a thread that serves connections.
+    let worked = tokio::task::spawn_blocking(move || work(&shared, &bytes)).await;
+    worked.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(payload) => panic::resume_unwind(payload),
+        Err(_) => Err(ApiError::ShuttingDown),
+    })
+}

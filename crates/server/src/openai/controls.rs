@@ -1,0 +1,232 @@
+//! The fields that requests for any kind of answer have: how tokens are chosen, what ends them, how they are delivered.
+//!
+//! They are read from the body a second time, beside the request that has the prompt: a struct inside of a struct
+//! would lose the path of a wrong field.
+
+use std::fmt;
+use std::ops::Bound;
+
+use serde::Deserialize;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde_json::Value;
+use toko_engine::Sampling;
+
+use crate::body::Object;
+use crate::error::ApiError;
+use crate::state::Defaults;
+use crate::validate::{at_least, invalid, missing, off, unsupported, within};
+
+/// Most stop texts of a request.
+const STOP_TEXTS: usize = 16;
+
+/// The common fields; `null` is the same as absent everywhere.
+#[derive(Debug, Deserialize)]
+pub(super) struct Controls {
+    stream: Option<bool>,
+    stream_options: Option<Object<StreamOptions>>,
+
+    stop: Option<Stop>,
+
+    temperature: Option<f32>,
+    top_k: Option<i64>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    #[serde(alias = "repetition_penalty")]
+    repeat_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    seed: Option<i64>,
+
+    // What follows is checked, and refused unless it asks for what happens anyway.
+    response_format: Option<Object<ResponseFormat>>,
+    grammar: Option<Value>,
+    json_schema: Option<Value>,
+    structured_outputs: Option<Value>,
+    guided_json: Option<Value>,
+    guided_regex: Option<Value>,
+    guided_choice: Option<Value>,
+    guided_grammar: Option<Value>,
+    ignore_eos: Option<Value>,
+    min_tokens: Option<Value>,
+    mirostat: Option<Value>,
+    typical_p: Option<f32>,
+    n_probs: Option<Value>,
+    options: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ResponseFormat {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+#[derive(Debug)]
+enum Stop {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// How the client wants its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// In one piece.
+    Whole,
+    /// Chunk by chunk.
+    Stream(UsageChunk),
+}
+
+/// Whether a stream tells its token counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UsageChunk {
+    /// In a chunk of its own before the end.
+    Sent,
+    /// Not at all.
+    Omitted,
+}
+
+impl Controls {
+    /// Returns how the client wants its answer.
+    pub(super) fn delivery(&self) -> Delivery {
+        let wants_usage = self
+            .stream_options
+            .as_ref()
+            .is_some_and(|options| options.0.include_usage == Some(true));
+        match (self.stream, wants_usage) {
+            (Some(true), true) => Delivery::Stream(UsageChunk::Sent),
+            (Some(true), false) => Delivery::Stream(UsageChunk::Omitted),
+            (None | Some(false), _) => Delivery::Whole,
+        }
+    }
+
+    /// Returns how tokens are chosen.
+    pub(super) fn sampling(&self, defaults: &Defaults) -> Result<Sampling, ApiError> {
+        let default = &defaults.sampling;
+        let unit = "between 0 and 1";
+        let penalty = "between -2 and 2";
+        let above_zero = (Bound::Excluded(0.0), Bound::Included(1.0));
+        let factor = (Bound::Excluded(0.0), Bound::Excluded(f32::INFINITY));
+        Ok(Sampling {
+            temperature: within("temperature", self.temperature, &(0.0..=2.0), "between 0 and 2")?
+                .unwrap_or(default.temperature),
+            top_k: at_least("top_k", self.top_k, 0)?.unwrap_or(default.top_k),
+            top_p: within("top_p", self.top_p, &above_zero, "above 0 and at most 1")?
+                .unwrap_or(default.top_p),
+            min_p: within("min_p", self.min_p, &(0.0..=1.0), unit)?.unwrap_or(default.min_p),
+            repeat_penalty: within(
+                "repeat_penalty",
+                self.repeat_penalty,
+                &factor,
+                "above 0 and finite",
+            )?
+            .unwrap_or(default.repeat_penalty),
+            frequency_penalty: within(
+                "frequency_penalty",
+                self.frequency_penalty,
+                &(-2.0..=2.0),
+                penalty,
+            )?
+            .unwrap_or(default.frequency_penalty),
+            presence_penalty: within(
+                "presence_penalty",
+                self.presence_penalty,
+                &(-2.0..=2.0),
+                penalty,
+            )?
+            .unwrap_or(default.presence_penalty),
+            penalty_window_tokens: default.penalty_window_tokens,
+            seed: self.seed.map(i64::cast_unsigned).or(default.seed),
+        })
+    }
+
+    /// Returns the texts that end an answer.
+    pub(super) fn stop_texts(&self) -> Result<Vec<String>, ApiError> {
+        let texts = match &self.stop {
+            None => return Ok(Vec::new()),
+            Some(Stop::One(text)) if text.is_empty() => {
+                return Err(invalid("stop", "must not be empty"));
+            }
+            Some(Stop::One(text)) => return Ok(vec![text.clone()]),
+            Some(Stop::Several(texts)) => texts,
+        };
+        if texts.len() > STOP_TEXTS {
+            return Err(invalid(
+                "stop",
+                format!("must have at most {STOP_TEXTS} texts, got {}", texts.len()),
+            ));
+        }
+        match texts.iter().position(String::is_empty) {
+            Some(index) => Err(invalid(format!("stop[{index}]"), "must not be empty")),
+            None => Ok(texts.clone()),
+        }
+    }
+
+    /// Refuses what would constrain or bend an answer in a way that is not implemented.
+    pub(super) fn refuse_extensions(&self) -> Result<(), ApiError> {
+        if let Some(Object(format)) = &self.response_format {
+            match format.kind.as_deref() {
+                Some("text") => {}
+                None => return Err(missing("response_format.type")),
+                Some("json_object" | "json_schema" | "grammar" | "structural_tag") => {
+                    return Err(unsupported(
+                        "response_format",
+                        "answers cannot be constrained by this server",
+                    ));
+                }
+                Some(other) => {
+                    let reason = format!("must be text, json_object or json_schema, got {other:?}");
+                    return Err(invalid("response_format.type", reason));
+                }
+            }
+        }
+        if within("typical_p", self.typical_p, &(0.0..=1.0), "between 0 and 1")?
+            .is_some_and(|p| p < 1.0)
+        {
+            return Err(unsupported("typical_p", "is not supported by this server"));
+        }
+        let rest = [
+            ("grammar", &self.grammar),
+            ("json_schema", &self.json_schema),
+            ("structured_outputs", &self.structured_outputs),
+            ("guided_json", &self.guided_json),
+            ("guided_regex", &self.guided_regex),
+            ("guided_choice", &self.guided_choice),
+            ("guided_grammar", &self.guided_grammar),
+            ("ignore_eos", &self.ignore_eos),
+            ("min_tokens", &self.min_tokens),
+            ("mirostat", &self.mirostat),
+            ("n_probs", &self.n_probs),
+            ("options", &self.options),
+        ];
+        rest.into_iter().try_for_each(|(param, value)| off(param, value.as_ref()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrSeveral;
+
+        impl<'de> Visitor<'de> for OneOrSeveral {
+            type Value = Stop;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a string or an array of strings")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Stop, E> {
+                Ok(Stop::One(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, texts: A) -> Result<Stop, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(texts)).map(Stop::Several)
+            }
+        }
+
+        deserializer.deserialize_any(OneOrSeveral)
+    }
+}
