@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use tokio::sync::mpsc;
-use toko_engine::{Chat, Engine, Error, Event, ModelInfo, Params, Prompt, Tokenizer};
+use toko_engine::{Chat, ChatTemplate, Engine, Error, Event, ModelInfo, Params, Prompt, Tokenizer};
 
 /// Receives a request's events in order; after `Break` nothing more is computed for it.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
@@ -27,6 +27,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns what turns texts into tokens and back.
     fn tokenizer(&self) -> &Tokenizer;
+
+    /// Returns what turns conversations into prompts.
+    fn chat_template(&self) -> &ChatTemplate;
 
     /// Turns a text that is to be continued into a prompt.
     fn text_prompt(&self, text: &str) -> Prompt;
@@ -49,6 +52,10 @@ impl Backend for Engine {
 
     fn tokenizer(&self) -> &Tokenizer {
         self.tokenizer()
+    }
+
+    fn chat_template(&self) -> &ChatTemplate {
+        self.chat_template()
     }
 
     fn text_prompt(&self, text: &str) -> Prompt {
@@ -128,6 +135,10 @@ mod tests {
 
         fn tokenizer(&self) -> &Tokenizer {
             unreachable!("nobody brings a text")
+        }
+
+        fn chat_template(&self) -> &ChatTemplate {
+            unreachable!("the conversation is rendered by whoever answers it")
         }
 
         fn text_prompt(&self, _: &str) -> Prompt {

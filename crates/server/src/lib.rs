@@ -12,6 +12,7 @@ mod error;
 mod health;
 mod ids;
 mod intake;
+mod llama;
 mod openai;
 mod sse;
 mod state;
@@ -96,6 +97,9 @@ fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
+        .route("/tokenize", post(llama::tokenize))
+        .route("/detokenize", post(llama::detokenize))
+        .route("/apply-template", post(llama::apply_template))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(error::answer_panic));

@@ -10,7 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Event, FinishReason, Summary};
+use toko_engine::{Chat, Event, FinishReason, Summary};
 
 use super::controls::{Controls, Delivery};
 use super::request::{self, ChatRequest};
@@ -80,6 +80,15 @@ fn start(
     let accepted = request::accept(request, &controls, &shared.state, now)?;
     backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params, sender)?;
     Ok(accepted.delivery)
+}
+
+/// Returns the conversation in a body from which no answer is wanted.
+pub(crate) fn conversation(
+    shared: &Shared,
+    bytes: &[u8],
+    now: SystemTime,
+) -> Result<Chat, ApiError> {
+    request::accept_unanswered(body::parse(bytes)?, &shared.state, now)
 }
 
 /// Waits for the end of the answer.

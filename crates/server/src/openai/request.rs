@@ -71,6 +71,18 @@ pub(super) fn accept(
     Ok(Accepted { chat: request.conversation(now)?, params, delivery: controls.delivery() })
 }
 
+/// Checks a request whose conversation is wanted and not its answer; it need not name the model.
+pub(super) fn accept_unanswered(
+    request: ChatRequest,
+    state: &State,
+    now: SystemTime,
+) -> Result<Chat, ApiError> {
+    if let Some(asked) = &request.model {
+        state.model.check_named(asked)?;
+    }
+    request.conversation(now)
+}
+
 impl ChatRequest {
     fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
         let current = at_least("max_completion_tokens", self.max_completion_tokens, 1)?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use toko_engine::{
-    Chat, Error, Event, FinishReason, ModelInfo, Opening, Params, Prompt, Sampling, Special,
-    Summary, Tokenizer,
+    Chat, ChatTemplate, Error, Event, FinishReason, ModelInfo, Opening, Params, Prompt, Sampling,
+    Special, Summary, Tokenizer,
 };
 use toko_gguf::Gguf;
 use toko_server::{Access, Backend, Defaults, Limits, Model, Sink, State, serve};
@@ -24,7 +25,7 @@ type Script = Box<dyn Fn(Sink) -> Result<(), Error> + Send + Sync>;
 pub(crate) struct Fake {
     info: ModelInfo,
     script: Script,
-    words: Tokenizer,
+    words: (Tokenizer, ChatTemplate),
     asked: Mutex<Vec<(Chat, Params)>>,
     continued: Mutex<Vec<(Prompt, Params)>>,
 }
@@ -46,10 +47,15 @@ impl Fake {
         Self {
             info,
             script: Box::new(script),
-            words: embedded_tokenizer(),
+            words: words(&toko_fixtures::embedded_model_path()),
             asked: Mutex::new(Vec::new()),
             continued: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Has the vocabulary of a file, and nothing to say.
+    pub(crate) fn with_vocabulary(path: &Path) -> Self {
+        Self { words: words(path), ..Self::saying(&[]) }
     }
 
     /// Answers with the texts, one event each, from a thread of its own.
@@ -110,11 +116,15 @@ impl Backend for Fake {
     }
 
     fn tokenizer(&self) -> &Tokenizer {
-        &self.words
+        &self.words.0
+    }
+
+    fn chat_template(&self) -> &ChatTemplate {
+        &self.words.1
     }
 
     fn text_prompt(&self, text: &str) -> Prompt {
-        let tokens = self.words.encode_with_bos(text, Special::Parse);
+        let tokens = self.words.0.encode_with_bos(text, Special::Parse);
         Prompt { tokens, opening: Opening::Continuation }
     }
 
@@ -124,9 +134,11 @@ impl Backend for Fake {
     }
 }
 
-fn embedded_tokenizer() -> Tokenizer {
-    let file = Gguf::open(toko_fixtures::embedded_model_path()).unwrap();
-    toko_engine::tokenizer(&file).unwrap()
+fn words(path: &Path) -> (Tokenizer, ChatTemplate) {
+    let file = Gguf::open(path).unwrap();
+    let tokenizer = toko_engine::tokenizer(&file).unwrap();
+    let template = toko_engine::chat_template(&file, &tokenizer).unwrap();
+    (tokenizer, template)
 }
 
 /// Says one thing and returns whether more is wanted, which a script need not heed.

@@ -11,5 +11,6 @@ mod engine;
 mod errors;
 mod fake;
 mod lifecycle;
+mod llama;
 mod models;
 mod stream;
