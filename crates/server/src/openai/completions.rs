@@ -80,7 +80,9 @@ struct Choice {
 async fn collect(mut events: Events, echoes: Vec<String>) -> Result<Vec<Choice>, ApiError> {
     let mut open: Vec<(String, Option<Summary>)> =
         echoes.into_iter().map(|echo| (echo, None)).collect();
-    while let Some((choice, event)) = events.recv().await {
+    while open.iter().any(|(_, summary)| summary.is_none()) {
+        // Without a sender left, whoever has not finished never will.
+        let (choice, event) = events.recv().await.ok_or(ApiError::Vanished)?;
         match event {
             Event::Prefilled { .. } => {}
             Event::Text(text) => open[choice].0.push_str(&text),
@@ -88,10 +90,9 @@ async fn collect(mut events: Events, echoes: Vec<String>) -> Result<Vec<Choice>,
             Event::Failed(error) => return Err(error.into()),
         }
     }
-    // All senders are gone: whoever has not finished by now never will.
-    let closed =
+    let complete =
         |(text, summary): (String, Option<Summary>)| Some(Choice { text, summary: summary? });
-    open.into_iter().map(closed).collect::<Option<_>>().ok_or(ApiError::Vanished)
+    open.into_iter().map(complete).collect::<Option<_>>().ok_or(ApiError::Vanished)
 }
 
 fn completion(heading: &Heading, choices: &[Choice]) -> Value {
