@@ -150,6 +150,11 @@ fn smollm2_in_q4_0_is_as_near_to_float64_as_llama_cpp() {
 }
 
 #[test]
+fn smollm2_in_tq2_0_is_as_near_to_float64_as_llama_cpp() {
+    check_smollm2("TQ2_0");
+}
+
+#[test]
 fn smollm2_in_f32_chooses_the_tokens_that_llama_cpp_chooses() {
     let file = smollm2("F32");
     let mut runner = Runner::new(&file, Tier::detect(), default_threads(), KvType::F16, 256);
