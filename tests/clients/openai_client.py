@@ -84,6 +84,9 @@ def the_strict_client_accepts_every_shape(client):
     expect(greedy(strict, FRANCE[0]).choices[0].message.content == FRANCE[1], "another answer")
     chunks = list(greedy(strict, FRANCE[0], stream=True, stream_options={"include_usage": True}))
     expect(len(chunks) > 3, chunks)
+    told = {"n": 2, "logprobs": True, "top_logprobs": 2}
+    expect(len(greedy(strict, FRANCE[0], **told).choices) == 2, "another number of choices")
+    expect(len(list(greedy(strict, FRANCE[0], stream=True, **told))) > 6, "too few chunks")
     expect(len(list(strict.models.list())) == 1, "another number of models")
 
 
@@ -139,6 +142,51 @@ def token_limits_and_stop_texts_end_the_answer(client):
     answer = greedy(client, VOLCANO[0], stop=[" that can"])
     expect(answer.choices[0].message.content == "A volcano is a mountain", answer)
     expect(answer.choices[0].finish_reason == "stop", answer)
+
+
+@check
+def the_tokens_of_an_answer_are_told_with_their_probabilities(client):
+    answer = greedy(client, FRANCE[0], logprobs=True, top_logprobs=5)
+    tokens = answer.choices[0].logprobs.content
+    expect(b"".join(bytes(token.bytes) for token in tokens) == FRANCE[1].encode(), tokens)
+    for token in tokens:
+        best = token.top_logprobs
+        expect(len(best) == 5 and best[0].token == token.token and best[0].logprob == token.logprob, token)
+        expect(0 >= best[0].logprob >= best[1].logprob >= best[4].logprob, best)
+    streamed = []
+    for chunk in greedy(client, FRANCE[0], logprobs=True, top_logprobs=5, stream=True):
+        choice = chunk.choices[0]
+        streamed += choice.logprobs.content if choice.logprobs else []
+    as_plain = lambda entries: [entry.model_dump() for entry in entries]
+    expect(as_plain(streamed) == as_plain(tokens), streamed)
+
+
+@check
+def several_choices_are_what_their_seeds_give_alone(client):
+    fields = {"temperature": 0.9, "max_tokens": 20, "messages": user("Tell me a story about a fox named Pip.")}
+    alone = [client.chat.completions.create(model="default", seed=seed, **fields) for seed in (4, 5)]
+    known = [answer.choices[0].message.content for answer in alone]
+    expect(known[0] != known[1], known)
+    both = client.chat.completions.create(model="default", seed=4, n=2, **fields)
+    expect([choice.message.content for choice in both.choices] == known, both)
+    expect([choice.index for choice in both.choices] == [0, 1], both)
+    expect(both.usage.prompt_tokens == alone[0].usage.prompt_tokens, both.usage)
+    expect(both.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone), both.usage)
+    texts, ends = ["", ""], [0, 0]
+    for chunk in client.chat.completions.create(model="default", seed=4, n=2, stream=True, **fields):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            ends[choice.index] += choice.finish_reason is not None
+    expect(texts == known and ends == [1, 1], (texts, ends))
+
+
+@check
+def a_bias_forces_a_token_and_forbids_another(client):
+    # 11 is the comma, 47 the letter with which the answer begins; "The" is next best (models/golden.json).
+    forced = greedy(client, FRANCE[0], logit_bias={"11": 100}, max_tokens=3)
+    expect(forced.choices[0].message.content == ",,,", forced)
+    forbidden = greedy(client, FRANCE[0], logit_bias={"47": -100}, max_tokens=1)
+    expect(forbidden.choices[0].message.content == "The", forbidden)
 
 
 @check
@@ -255,8 +303,10 @@ def bad_parameters_are_bad_requests_that_name_the_field(client):
         ("invalid_value", "messages[0].role", {"messages": [{"role": "martian", "content": "x"}]}),
         ("invalid_type", "messages[0].content", {"messages": [{"role": "user", "content": 1}]}),
         ("invalid_type", "top_p", {"top_p": "much"}),
-        ("unsupported_parameter", "n", {"n": 2}),
-        ("unsupported_parameter", "logprobs", {"logprobs": True}),
+        ("invalid_value", "n", {"n": 9}),
+        ("invalid_value", "top_logprobs", {"top_logprobs": 2}),
+        ("invalid_value", "logit_bias.2048", {"logit_bias": {"2048": 1}}),
+        ("invalid_value", "logit_bias.11", {"logit_bias": {"11": 101}}),
         ("unsupported_parameter", "response_format", {"response_format": {"type": "json_object"}}),
     ]
     for code, param, fields in cases:

@@ -111,7 +111,7 @@ impl Session {
                 Happening::Interrupted => return Ok(Ending::Interrupted),
                 Happening::Answer { question, event } if question == expected => match event {
                     Event::Prefilled { .. } => {}
-                    Event::Text(text) => on_text(&text)?,
+                    Event::Text { text, .. } => on_text(&text)?,
                     Event::Finished(summary) => return Ok(Ending::Finished(summary)),
                     Event::Failed(error) => bail!(error),
                 },

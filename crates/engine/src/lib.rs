@@ -7,6 +7,7 @@
 
 mod error;
 mod load;
+mod logprobs;
 mod request;
 mod sampler;
 mod scheduler;
@@ -16,7 +17,9 @@ mod worker;
 
 pub use error::Error;
 pub use load::{Engine, ModelInfo, Options};
-pub use request::{Event, FinishReason, Opening, Params, Prompt, Sampling, Summary};
+pub use request::{
+    Event, FinishReason, Opening, Params, Prompt, Sampling, Summary, TokenDetails, TokenLogprob,
+};
 pub use toko_model::KvType;
 pub use toko_tokenizer::{Chat, ChatTemplate, Message, Special, Tokenizer, ToolCall};
 pub use vocabulary::{chat_template, tokenizer};

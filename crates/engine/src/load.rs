@@ -149,8 +149,8 @@ impl Engine {
     /// sequence ends there and nothing more is computed for it.
     ///
     /// # Errors
-    /// A prompt that is empty, fills the context or has unknown tokens, and an engine that has
-    /// ended; nothing was queued then.
+    /// A prompt that is empty or fills the context, an unknown token in it or in the bias, and an
+    /// engine that has ended; nothing was queued then.
     pub fn submit(
         &self,
         prompt: Prompt,
@@ -169,7 +169,9 @@ impl Engine {
             });
         }
         let vocabulary_tokens = info.vocabulary_tokens;
-        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary_tokens) {
+        let biased = params.logit_bias.iter().map(|(token, _)| token);
+        let mut named = tokens.iter().chain(biased);
+        if let Some(&token) = named.find(|&&token| token as usize >= vocabulary_tokens) {
             return Err(Error::UnknownToken { token, vocabulary_tokens });
         }
         let jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);

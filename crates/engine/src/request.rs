@@ -6,8 +6,8 @@ use crate::Error;
 
 /// How the next token is chosen from the logits.
 ///
-/// The steps run in this order: penalties, temperature 0 (greedy) or top-k, top-p, min-p,
-/// temperature, draw.
+/// The steps run in this order: [`Params::logit_bias`], penalties, temperature 0 (greedy) or top-k,
+/// top-p, min-p, temperature, draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Divides the logits before the draw; 0 takes the most likely token.
@@ -57,6 +57,32 @@ pub struct Params {
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; neither they nor what follows is given out.
     pub stop: Vec<String>,
+    /// Finite numbers that are added to the logits of these tokens before everything else.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Tells each token's log-probability beside so many of the most likely ones; `None` tells none.
+    pub logprobs: Option<usize>,
+}
+
+/// A token and how likely the model found it at one place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub id: u32,
+    /// What it stands for: any part of a character, and a leading space even where the text drops it.
+    pub bytes: Vec<u8>,
+    /// The natural logarithm of its probability as the model computed it: before bias, penalties,
+    /// temperature and truncation. The token that was drawn can therefore be an unlikely one.
+    pub logprob: f32,
+}
+
+/// A generated token beside those that the model found most likely in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenDetails {
+    /// The token that was chosen.
+    pub token: TokenLogprob,
+    /// The most likely tokens, in order, the lower id first among equals; the chosen one need not be
+    /// among them.
+    pub top: Vec<TokenLogprob>,
 }
 
 /// Why an answer ended.
@@ -92,9 +118,15 @@ pub enum Event {
         /// Tokens computed so far.
         tokens: usize,
     },
-    /// One more token's text: never half a character, never part of a stop text; empty when the
-    /// token only begins a character or may begin a stop text.
-    Text(String),
+    /// One more token's text.
+    Text {
+        /// Never half a character, never part of a stop text; empty when the token only begins a
+        /// character or may begin a stop text.
+        text: String,
+        /// The tokens whose text ends in this piece, if [`Params::logprobs`] asks for them. Control
+        /// tokens have no text; they and all tokens that a stop text overlaps are never told.
+        tokens: Vec<TokenDetails>,
+    },
     /// The answer is complete.
     Finished(Summary),
     /// The engine could not go on with this request.

@@ -1,6 +1,6 @@
 //! From logits to a token.
 //!
-//! The steps run in a fixed order: penalties; with temperature 0 the most likely token; else
+//! The steps run in a fixed order: bias; penalties; with temperature 0 the most likely token; else
 //! top-k, top-p and min-p on the untempered probabilities, temperature, one draw. Ties go to the
 //! lower token id, so equal logits and an equal seed give equal tokens on every machine.
 
@@ -15,6 +15,8 @@ pub(crate) struct NotANumber;
 /// The sampling state of one sequence.
 pub(crate) struct Sampler {
     sampling: Sampling,
+    /// Added to the logits of these tokens, which the vocabulary has.
+    bias: Vec<(u32, f32)>,
     random: fastrand::Rng,
     candidates: Vec<Candidate>,
 }
@@ -28,14 +30,14 @@ struct Candidate {
 }
 
 impl Sampler {
-    pub(crate) fn new(sampling: Sampling) -> Self {
+    pub(crate) fn new(sampling: Sampling, bias: Vec<(u32, f32)>) -> Self {
         let random = sampling.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        Self { sampling, random, candidates: Vec::new() }
+        Self { sampling, bias, random, candidates: Vec::new() }
     }
 
     /// Chooses the next token; `history` is the sequence so far, prompt included.
     ///
-    /// The row is overwritten by the penalties.
+    /// The row is overwritten by the bias and the penalties.
     pub(crate) fn sample(
         &mut self,
         logits: &mut [f32],
@@ -43,6 +45,9 @@ impl Sampler {
     ) -> Result<u32, NotANumber> {
         if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
             return Err(NotANumber);
+        }
+        for &(token, bias) in &self.bias {
+            logits[token as usize] += bias;
         }
         self.penalize(logits, history);
         let best = most_likely(logits).ok_or(NotANumber)?;
@@ -161,7 +166,7 @@ mod tests {
 
     /// Draws many times from the same row and counts each token.
     fn counts(sampling: Sampling, logits: &[f32], draws: usize) -> Vec<usize> {
-        let mut sampler = Sampler::new(sampling);
+        let mut sampler = Sampler::new(sampling, Vec::new());
         let mut counts = vec![0; logits.len()];
         for _ in 0..draws {
             let token = sampler.sample(&mut logits.to_vec(), &[]).expect("the logits are numbers");
@@ -171,7 +176,7 @@ mod tests {
     }
 
     fn choose(sampling: Sampling, logits: &[f32], history: &[u32]) -> Result<u32, NotANumber> {
-        Sampler::new(sampling).sample(&mut logits.to_vec(), history)
+        Sampler::new(sampling, Vec::new()).sample(&mut logits.to_vec(), history)
     }
 
     #[test]
@@ -249,6 +254,26 @@ mod tests {
         assert_eq!([choose(greedy(1.4, 0.0, 0.0)), choose(greedy(1.6, 0.0, 0.0))], [0, 1]);
         assert_eq!([choose(greedy(1.0, 0.4, 0.0)), choose(greedy(1.0, 0.6, 0.0))], [0, 1]);
         assert_eq!([choose(greedy(1.0, 0.0, 0.9)), choose(greedy(1.0, 0.0, 1.1))], [0, 1]);
+    }
+
+    #[test]
+    fn a_bias_moves_the_choice_by_as_much() {
+        let choose = |temperature, bias: &[(u32, f32)]| {
+            let sampling = Sampling { temperature, ..OFF };
+            Sampler::new(sampling, bias.to_vec()).sample(&mut [3.0, 2.0, 1.0], &[])
+        };
+        assert_eq!(choose(0.0, &[(1, 0.9)]), Ok(0));
+        assert_eq!(choose(0.0, &[(1, 1.1)]), Ok(1));
+        assert_eq!(choose(0.0, &[(0, -1.1), (2, 0.9)]), Ok(1));
+        assert_eq!(choose(1.0, &[(2, 100.0)]), Ok(2));
+    }
+
+    #[test]
+    fn penalties_come_after_the_bias() {
+        // (-1 + 4) / 2 = 1.5; the other way round it would be -1 * 2 + 4 = 2.
+        let sampling = Sampling { temperature: 0.0, repeat_penalty: 2.0, ..OFF };
+        let mut sampler = Sampler::new(sampling, vec![(0, 4.0)]);
+        assert_eq!(sampler.sample(&mut [-1.0, 1.75], &[0]), Ok(1));
     }
 
     #[test]

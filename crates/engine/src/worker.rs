@@ -12,6 +12,7 @@ use std::time::Instant;
 use toko_model::{KvCache, Model, PageTable, Rows, Scratch, Slot};
 use toko_tokenizer::{Detokenizer, Tokenizer};
 
+use crate::logprobs::Ledger;
 use crate::sampler::Sampler;
 use crate::scheduler::{Part, Position, plan};
 use crate::stop::{Progress, StopMatcher};
@@ -55,6 +56,8 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     detokenizer: Detokenizer,
     stop: StopMatcher,
+    /// Where the tokens are told about as well.
+    ledger: Option<Ledger>,
     sink: Sink,
     started: Instant,
     first_token: Option<Instant>,
@@ -101,12 +104,13 @@ impl Worker {
             tokens: prompt,
             cached: 0,
             pages: PageTable::default(),
-            sampler: Sampler::new(params.sampling),
+            sampler: Sampler::new(params.sampling, params.logit_bias),
             detokenizer: match opening {
                 Opening::Answer => Detokenizer::new(tokenizer),
                 Opening::Continuation => Detokenizer::continuing(tokenizer),
             },
             stop: StopMatcher::new(params.stop),
+            ledger: params.logprobs.map(Ledger::new),
             sink,
             started: Instant::now(),
             first_token: None,
@@ -177,6 +181,9 @@ impl Sequence {
         if self.tokens.len() >= self.max_tokens {
             return self.finish(FinishReason::Length);
         }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.observe(row);
+        }
         let Ok(token) = self.sampler.sample(row, &self.tokens) else {
             let error = Error::NotANumber { position: self.cached - 1 };
             (self.sink)(Event::Failed(error))?;
@@ -188,6 +195,9 @@ impl Sequence {
             return self.finish(FinishReason::Stop);
         }
         let piece = self.detokenizer.push(token);
+        if let Some(ledger) = self.ledger.as_mut().filter(|_| !tokenizer.is_control(token)) {
+            ledger.record(token, &piece, self.detokenizer.is_inside_character(), tokenizer);
+        }
         self.give(&piece)?;
         if self.tokens.len() >= self.max_tokens {
             return self.finish(FinishReason::Length);
@@ -198,20 +208,29 @@ impl Sequence {
     /// Gives out more text as far as it cannot be part of a stop text.
     fn give(&mut self, piece: &str) -> ControlFlow<()> {
         match self.stop.push(piece) {
-            Progress::Continue(text) => (self.sink)(Event::Text(text)),
+            Progress::Continue(text) => self.tell(text),
             Progress::Stopped(text) => {
-                (self.sink)(Event::Text(text))?;
+                self.tell(text)?;
                 self.close(FinishReason::Stop)
             }
         }
     }
 
+    /// Gives out text with the tokens that end in it.
+    fn tell(&mut self, text: String) -> ControlFlow<()> {
+        let tokens = self.ledger.as_mut().map(|ledger| ledger.release(&text));
+        (self.sink)(Event::Text { text, tokens: tokens.unwrap_or_default() })
+    }
+
     /// Gives out what was held back, then closes.
     fn finish(&mut self, reason: FinishReason) -> ControlFlow<()> {
         let tail = self.detokenizer.finish();
+        if let Some(ledger) = &mut self.ledger {
+            ledger.complete(&tail);
+        }
         self.give(&tail)?;
         let held = self.stop.finish();
-        (self.sink)(Event::Text(held))?;
+        self.tell(held)?;
         self.close(reason)
     }
 

@@ -74,18 +74,23 @@ pub(crate) type Events = mpsc::UnboundedReceiver<(usize, Event)>;
 /// The other end, one for each choice.
 pub(crate) type Sender = mpsc::UnboundedSender<(usize, Event)>;
 
-/// Queues a conversation whose events go to `sender`.
+/// Queues a conversation once for each of `params`, the choices; their events go to `sender`.
+///
+/// After an error some choices may be queued; they are cancelled with the receiver.
 pub(crate) fn start(
     backend: &dyn Backend,
     chat: &Chat,
-    params: Params,
-    sender: Sender,
+    params: Vec<Params>,
+    sender: &Sender,
 ) -> Result<(), Error> {
-    // The client may have left while its request waited for a thread; then nobody misses the events.
-    if sender.is_closed() {
-        return Ok(());
+    for (choice, params) in params.into_iter().enumerate() {
+        // The client may have left while its request waited for a thread; then nobody misses the events.
+        if sender.is_closed() {
+            break;
+        }
+        backend.generate(chat, params, sink(sender.clone(), choice))?;
     }
-    backend.generate(chat, params, sink(sender, 0))
+    Ok(())
 }
 
 /// Queues the prompt of one choice, whose events go to `sender`.
@@ -129,7 +134,7 @@ mod tests {
 
         fn generate(&self, _: &Chat, _: Params, mut sink: Sink) -> Result<(), Error> {
             self.0.fetch_add(1, Ordering::Relaxed);
-            assert!(sink(Event::Text("heard".to_owned())).is_continue());
+            assert!(sink(Event::Prefilled { tokens: 7 }).is_continue());
             Ok(())
         }
 
@@ -150,7 +155,7 @@ mod tests {
         }
     }
 
-    fn begin(backend: &Counter, sender: Sender) {
+    fn begin(backend: &Counter, sender: &Sender) {
         let sampling = Sampling {
             temperature: 0.0,
             top_k: 0,
@@ -162,19 +167,31 @@ mod tests {
             penalty_window_tokens: 0,
             seed: None,
         };
-        let params = Params { sampling, max_tokens: None, stop: Vec::new() };
-        start(backend, &Chat::new(Vec::new(), SystemTime::UNIX_EPOCH), params, sender).unwrap();
+        let params = Params {
+            sampling,
+            max_tokens: None,
+            stop: Vec::new(),
+            logit_bias: Vec::new(),
+            logprobs: None,
+        };
+        let chat = Chat::new(Vec::new(), SystemTime::UNIX_EPOCH);
+        start(backend, &chat, vec![params; 2], sender).unwrap();
     }
 
     #[test]
     fn a_request_whose_client_has_left_never_reaches_the_engine() {
         let backend = Counter(AtomicUsize::new(0));
         let (sender, mut events) = mpsc::unbounded_channel();
-        begin(&backend, sender);
-        assert!(matches!(events.try_recv(), Ok((0, Event::Text(text))) if text == "heard"));
+        begin(&backend, &sender);
+        for index in 0..2 {
+            let heard = events.try_recv();
+            assert!(
+                matches!(heard, Ok((choice, Event::Prefilled { tokens: 7 })) if choice == index)
+            );
+        }
         let (sender, events) = mpsc::unbounded_channel();
         drop(events);
-        begin(&backend, sender);
-        assert_eq!(backend.0.into_inner(), 1);
+        begin(&backend, &sender);
+        assert_eq!(backend.0.into_inner(), 2);
     }
 }

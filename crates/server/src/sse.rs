@@ -13,7 +13,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use tokio_stream::Stream;
-use toko_engine::{Event, Summary};
+use toko_engine::{Event, Summary, TokenDetails};
 
 use crate::backend::Events;
 use crate::error::ApiError;
@@ -25,8 +25,8 @@ pub(crate) type Frames = VecDeque<Frame>;
 pub(crate) trait Dialect: Send + Unpin + 'static {
     /// Appends what comes before the first text.
     fn opening(&self, frames: &mut Frames);
-    /// Appends a piece of one choice.
-    fn text(&self, choice: usize, text: &str, frames: &mut Frames);
+    /// Appends a piece of one choice with the tokens that end in it.
+    fn text(&self, choice: usize, text: &str, tokens: &[TokenDetails], frames: &mut Frames);
     /// Appends the end of one choice, and after the last the end of the answer.
     fn finished(&mut self, choice: usize, summary: &Summary, frames: &mut Frames) -> Step;
     /// Appends the end of an answer that cannot go on.
@@ -82,9 +82,9 @@ impl<D: Dialect> Relay<D> {
         };
         Poll::Ready(match event {
             Some((_, Event::Prefilled { .. })) => Step::More,
-            Some((choice, Event::Text(text))) => {
-                if !text.is_empty() {
-                    self.dialect.text(choice, &text, &mut self.waiting);
+            Some((choice, Event::Text { text, tokens })) => {
+                if !text.is_empty() || !tokens.is_empty() {
+                    self.dialect.text(choice, &text, &tokens, &mut self.waiting);
                 }
                 Step::More
             }

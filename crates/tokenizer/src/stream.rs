@@ -38,6 +38,11 @@ impl Detokenizer {
         out
     }
 
+    /// Says whether the tokens so far end inside a character.
+    pub fn is_inside_character(&self) -> bool {
+        !self.stream.pending.is_empty()
+    }
+
     /// Ends the text: an unfinished character becomes one U+FFFD.
     #[must_use]
     pub fn finish(&mut self) -> String {

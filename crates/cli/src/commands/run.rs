@@ -63,6 +63,8 @@ pub(crate) fn request_params(generation: &GenerationArgs, seed: u64) -> Params {
         },
         max_tokens: generation.max_tokens,
         stop: generation.stop.clone(),
+        logit_bias: Vec::new(),
+        logprobs: None,
     }
 }
 

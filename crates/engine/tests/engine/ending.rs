@@ -71,7 +71,7 @@ fn a_client_that_goes_stops_its_request_and_no_other() {
     let (calls, told) = channel();
     engine
         .submit(answer_to(&STORY), params(GREEDY, 900), move |event| {
-            let text = matches!(event, Event::Text(_));
+            let text = matches!(event, Event::Text { .. });
             calls.send(()).expect("the test listens");
             if text {
                 std::ops::ControlFlow::Break(())
@@ -116,7 +116,7 @@ fn an_engine_dropped_by_its_own_sink_ends_all_the_same() {
     let mut last = Some(engine.clone());
     engine
         .submit(answer_to(&STORY), params(GREEDY, 3), move |event| {
-            if matches!(event, Event::Text(_)) {
+            if matches!(event, Event::Text { .. }) {
                 last.take();
             }
             if matches!(event, Event::Finished(_) | Event::Failed(_)) {

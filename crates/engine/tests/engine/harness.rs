@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, channel};
 
 use toko_engine::{
-    Engine, Error, Event, KvType, Opening, Options, Params, Prompt, Sampling, Summary,
+    Engine, Error, Event, KvType, Opening, Options, Params, Prompt, Sampling, Summary, TokenDetails,
 };
 use toko_fixtures::embedded_model_path;
 use toko_gguf::Gguf;
@@ -28,6 +28,7 @@ pub(crate) const OPTIONS: Options =
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) text: String,
+    pub(crate) tokens: Vec<TokenDetails>,
     pub(crate) end: Result<Summary, Error>,
 }
 
@@ -43,7 +44,13 @@ pub(crate) fn embedded(options: &Options) -> Engine {
 }
 
 pub(crate) fn params(sampling: Sampling, max_tokens: usize) -> Params {
-    Params { sampling, max_tokens: Some(max_tokens), stop: Vec::new() }
+    Params {
+        sampling,
+        max_tokens: Some(max_tokens),
+        stop: Vec::new(),
+        logit_bias: Vec::new(),
+        logprobs: None,
+    }
 }
 
 pub(crate) fn answer_to(tokens: &[u32]) -> Prompt {
@@ -66,13 +73,16 @@ pub(crate) fn submit(
 
 /// Reads a request's events to its end.
 pub(crate) fn collect(events: &Receiver<Event>) -> Answer {
-    let mut text = String::new();
+    let (mut text, mut tokens) = (String::new(), Vec::new());
     loop {
         match events.recv().expect("every request is told its end") {
             Event::Prefilled { .. } => {}
-            Event::Text(piece) => text.push_str(&piece),
-            Event::Finished(summary) => return Answer { text, end: Ok(summary) },
-            Event::Failed(error) => return Answer { text, end: Err(error) },
+            Event::Text { text: piece, tokens: told } => {
+                text.push_str(&piece);
+                tokens.extend(told);
+            }
+            Event::Finished(summary) => return Answer { text, tokens, end: Ok(summary) },
+            Event::Failed(error) => return Answer { text, tokens, end: Err(error) },
         }
     }
 }

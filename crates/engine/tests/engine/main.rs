@@ -3,4 +3,5 @@
 mod answers;
 mod ending;
 mod harness;
+mod logprobs;
 mod perplexity;

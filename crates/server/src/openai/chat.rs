@@ -10,10 +10,11 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Chat, Event, FinishReason, Summary};
+use toko_engine::{Chat, Event, FinishReason, Summary, TokenDetails};
 
 use super::controls::{Controls, Delivery};
-use super::request::{self, ChatRequest};
+use super::logprobs;
+use super::request::{self, ChatRequest, Shape};
 use super::stream::Chunks;
 use crate::backend::{self, Events, Sender};
 use crate::error::ApiError;
@@ -49,20 +50,20 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let now = SystemTime::now();
     let (sender, events) = mpsc::unbounded_channel();
-    let queue = move |shared: &Shared, bytes: &[u8]| start(shared, bytes, now, sender);
-    let delivery = intake::digest(&shared, &headers, body, queue).await?;
+    let queue = move |shared: &Shared, bytes: &[u8]| start(shared, bytes, now, &sender);
+    let shape = intake::digest(&shared, &headers, body, queue).await?;
 
     let heading = Heading::new("chatcmpl", now, &shared.state.model);
-    match delivery {
+    match shape.delivery {
         Delivery::Whole => {
-            let (text, summary) = tokio::select! {
-                answer = collect(events) => answer?,
+            let choices = tokio::select! {
+                choices = collect(events, shape.choices) => choices?,
                 () = shared.cut() => return Err(ApiError::ShuttingDown),
             };
-            Ok(Json(completion(&heading, &text, &summary)).into_response())
+            Ok(Json(completion(&heading, &choices, shape.has_logprobs)).into_response())
         }
         Delivery::Stream(usage) => {
-            let chunks = Chunks { heading, usage };
+            let chunks = Chunks { heading, usage, shape, ended: Vec::new() };
             Ok(sse::respond(events, chunks, shared.cut(), shared.state.limits.ping_every))
         }
     }
@@ -73,13 +74,13 @@ fn start(
     shared: &Shared,
     bytes: &[u8],
     now: SystemTime,
-    sender: Sender,
-) -> Result<Delivery, ApiError> {
+    sender: &Sender,
+) -> Result<Shape, ApiError> {
     let request: ChatRequest = body::parse(bytes)?;
     let controls: Controls = body::parse(bytes)?;
     let accepted = request::accept(request, &controls, &shared.state, now)?;
     backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params, sender)?;
-    Ok(accepted.delivery)
+    Ok(accepted.shape)
 }
 
 /// Returns the conversation in a body from which no answer is wanted.
@@ -91,34 +92,56 @@ pub(crate) fn conversation(
     request::accept_unanswered(body::parse(bytes)?, &shared.state, now)
 }
 
-/// Waits for the end of the answer.
-async fn collect(mut events: Events) -> Result<(String, Summary), ApiError> {
-    let mut answer = String::new();
-    while let Some((_, event)) = events.recv().await {
-        match event {
-            Event::Prefilled { .. } => {}
-            Event::Text(text) => answer.push_str(&text),
-            Event::Finished(summary) => return Ok((answer, summary)),
-            Event::Failed(error) => return Err(error.into()),
-        }
-    }
-    Err(ApiError::Vanished)
+/// A finished choice.
+#[derive(Debug)]
+struct Choice {
+    text: String,
+    tokens: Vec<TokenDetails>,
+    summary: Summary,
 }
 
-fn completion(heading: &Heading, text: &str, summary: &Summary) -> Value {
+/// Waits for the end of all choices and returns them in order.
+async fn collect(mut events: Events, choices: usize) -> Result<Vec<Choice>, ApiError> {
+    let mut answers = vec![(String::new(), Vec::new()); choices];
+    let mut summaries = vec![None; choices];
+    while summaries.iter().any(Option::is_none) {
+        match events.recv().await {
+            Some((_, Event::Prefilled { .. })) => {}
+            Some((index, Event::Text { text, tokens })) => {
+                answers[index].0.push_str(&text);
+                answers[index].1.extend(tokens);
+            }
+            Some((index, Event::Finished(summary))) => summaries[index] = Some(summary),
+            Some((_, Event::Failed(error))) => return Err(error.into()),
+            None => return Err(ApiError::Vanished),
+        }
+    }
+    let finished = answers.into_iter().zip(summaries.into_iter().flatten());
+    Ok(finished.map(|((text, tokens), summary)| Choice { text, tokens, summary }).collect())
+}
+
+fn completion(heading: &Heading, choices: &[Choice], has_logprobs: bool) -> Value {
+    let usage = account(choices.iter().map(|choice| &choice.summary));
+    let choices: Vec<Value> = choices
+        .iter()
+        .enumerate()
+        .map(|(index, choice)| {
+            json!({
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": null},
+                "logprobs": has_logprobs.then(|| logprobs::told(&choice.tokens)),
+                "finish_reason": finish_reason(choice.summary.reason),
+            })
+        })
+        .collect();
     json!({
         "id": heading.id,
         "object": "chat.completion",
         "created": heading.created,
         "model": heading.model,
         "system_fingerprint": FINGERPRINT,
-        "choices": [{
-            "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": null},
-            "logprobs": null,
-            "finish_reason": finish_reason(summary.reason),
-        }],
-        "usage": usage(summary),
+        "choices": choices,
+        "usage": usage,
     })
 }
 
@@ -128,6 +151,15 @@ pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
     }
+}
+
+/// Returns the account of all choices of one prompt, which is counted once however often it was computed.
+pub(super) fn account<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Value {
+    let add = |sum: Summary, next: Summary| Summary {
+        completion_tokens: sum.completion_tokens + next.completion_tokens,
+        ..sum
+    };
+    summaries.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
 }
 
 /// Returns the account of tokens.

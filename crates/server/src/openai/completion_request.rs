@@ -77,6 +77,8 @@ pub(super) fn accept(
         sampling: controls.sampling(&state.defaults)?,
         max_tokens: Some(at_least("max_tokens", request.max_tokens, 0)?.unwrap_or(MAX_TOKENS)),
         stop: controls.stop_texts()?,
+        logit_bias: Vec::new(),
+        logprobs: None,
     };
     let prompts = request.prompt.ok_or_else(|| missing("prompt"))?;
     let prompts = prompts.accept(&*state.model.backend, request.echo.unwrap_or(false))?;

@@ -13,7 +13,7 @@ use axum::response::sse::Event as Frame;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Event, Summary};
+use toko_engine::{Event, Summary, TokenDetails};
 
 use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
 use super::completion_request::{self, CompletionRequest};
@@ -85,7 +85,7 @@ async fn collect(mut events: Events, echoes: Vec<String>) -> Result<Vec<Choice>,
         let (choice, event) = events.recv().await.ok_or(ApiError::Vanished)?;
         match event {
             Event::Prefilled { .. } => {}
-            Event::Text(text) => open[choice].0.push_str(&text),
+            Event::Text { text, .. } => open[choice].0.push_str(&text),
             Event::Finished(summary) => open[choice].1 = Some(summary),
             Event::Failed(error) => return Err(error.into()),
         }
@@ -154,11 +154,11 @@ impl Pieces {
 impl Dialect for Pieces {
     fn opening(&self, frames: &mut Frames) {
         for (index, echo) in self.echoes.iter().enumerate().filter(|(_, echo)| !echo.is_empty()) {
-            self.text(index, echo, frames);
+            self.text(index, echo, &[], frames);
         }
     }
 
-    fn text(&self, index: usize, text: &str, frames: &mut Frames) {
+    fn text(&self, index: usize, text: &str, _: &[TokenDetails], frames: &mut Frames) {
         frames.push_back(self.chunk(&[choice(index, text, None)], &Value::Null));
     }
 

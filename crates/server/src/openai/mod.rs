@@ -4,6 +4,7 @@ pub(crate) mod chat;
 mod completion_request;
 pub(crate) mod completions;
 mod controls;
+mod logprobs;
 mod message;
 pub(crate) mod models;
 mod request;

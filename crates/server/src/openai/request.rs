@@ -7,14 +7,21 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use toko_engine::{Chat, Message, Params};
+use toko_engine::{Chat, Message, Params, Sampling};
 
 use super::controls::{Controls, Delivery};
+use super::logprobs;
 use super::message::WireMessage;
 use crate::body::Object;
 use crate::error::ApiError;
 use crate::state::State;
 use crate::validate::{at_least, invalid, missing, off, unsupported, within};
+
+/// Most choices of an answer.
+const CHOICES: i64 = 8;
+
+/// Most tokens that are told beside a generated one.
+const TOP_LOGPROBS: i64 = 20;
 
 /// A request for a chat answer; `null` is the same as absent everywhere.
 #[derive(Debug, Deserialize)]
@@ -28,11 +35,12 @@ pub(super) struct ChatRequest {
     max_completion_tokens: Option<i64>,
     max_tokens: Option<i64>,
 
-    // What follows is checked, and refused unless it asks for what happens anyway.
     n: Option<i64>,
     logprobs: Option<bool>,
     top_logprobs: Option<i64>,
     logit_bias: Option<Map<String, Value>>,
+
+    // What follows is checked, and refused unless it asks for what happens anyway.
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     functions: Option<Vec<Value>>,
@@ -50,8 +58,17 @@ pub(super) struct ChatRequest {
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) chat: Chat,
-    pub(super) params: Params,
+    /// One for each choice.
+    pub(super) params: Vec<Params>,
+    pub(super) shape: Shape,
+}
+
+/// What an answer consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
     pub(super) delivery: Delivery,
+    pub(super) choices: usize,
+    pub(super) has_logprobs: bool,
 }
 
 /// Checks a request against the rules of the public API and of this server.
@@ -66,9 +83,26 @@ pub(super) fn accept(
         sampling: controls.sampling(&state.defaults)?,
         max_tokens: request.max_tokens()?.or(state.defaults.max_tokens),
         stop: controls.stop_texts()?,
+        logit_bias: match &request.logit_bias {
+            Some(bias) => logprobs::logit_bias(bias, state.model.backend.info().vocabulary_tokens)?,
+            None => Vec::new(),
+        },
+        logprobs: request.logprobs()?,
     };
     controls.refuse_extensions()?;
-    Ok(Accepted { chat: request.conversation(now)?, params, delivery: controls.delivery() })
+    let shape = Shape {
+        delivery: controls.delivery(),
+        choices: request.choices()?,
+        has_logprobs: params.logprobs.is_some(),
+    };
+    let params = (0..).take(shape.choices).map(|index| choice(&params, index)).collect();
+    Ok(Accepted { chat: request.conversation(now)?, params, shape })
+}
+
+/// Returns the parameters of one choice: each has a seed of its own, from which it can be had alone.
+fn choice(params: &Params, index: u64) -> Params {
+    let seed = params.sampling.seed.map(|seed| seed.wrapping_add(index));
+    Params { sampling: Sampling { seed, ..params.sampling.clone() }, ..params.clone() }
 }
 
 /// Checks a request whose conversation is wanted and not its answer; it need not name the model.
@@ -88,6 +122,26 @@ impl ChatRequest {
         let current = at_least("max_completion_tokens", self.max_completion_tokens, 1)?;
         let older = at_least("max_tokens", self.max_tokens, 1)?;
         Ok(current.or(older))
+    }
+
+    fn choices(&self) -> Result<usize, ApiError> {
+        let words = format!("between 1 and {CHOICES}");
+        let n = within("n", self.n, &(1..=CHOICES), &words)?;
+        Ok(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
+    }
+
+    /// Returns how many tokens are told beside each; none when not even that one is told.
+    fn logprobs(&self) -> Result<Option<usize>, ApiError> {
+        let words = format!("between 0 and {TOP_LOGPROBS}");
+        let top = within("top_logprobs", self.top_logprobs, &(0..=TOP_LOGPROBS), &words)?;
+        let top = top.and_then(|top| usize::try_from(top).ok()).unwrap_or(0);
+        match self.logprobs {
+            Some(true) => Ok(Some(top)),
+            None | Some(false) if top > 0 => {
+                Err(invalid("top_logprobs", "needs logprobs to be true"))
+            }
+            None | Some(false) => Ok(None),
+        }
     }
 
     /// Tools may be offered only where the model must not call them, and are then kept from it.
@@ -144,24 +198,10 @@ impl ChatRequest {
     }
 
     fn refuse_extensions(&self) -> Result<(), ApiError> {
-        if within("n", self.n, &(1..=128), "between 1 and 128")?.is_some_and(|n| n > 1) {
-            return Err(unsupported("n", "this server gives one answer for each request"));
-        }
         if within("best_of", self.best_of, &(1..=128), "between 1 and 128")?
             .is_some_and(|best_of| best_of > 1)
         {
-            return Err(unsupported("best_of", "this server gives one answer for each request"));
-        }
-        if self.logprobs == Some(true) {
-            return Err(unsupported("logprobs", "is not supported by this server"));
-        }
-        if within("top_logprobs", self.top_logprobs, &(0..=20), "between 0 and 20")?
-            .is_some_and(|count| count > 0)
-        {
-            return Err(invalid("top_logprobs", "needs logprobs to be true"));
-        }
-        if self.logit_bias.as_ref().is_some_and(|bias| !bias.is_empty()) {
-            return Err(unsupported("logit_bias", "is not supported by this server"));
+            return Err(unsupported("best_of", "is not supported by this server; n is"));
         }
         let rest = [
             ("audio", &self.audio),

@@ -1,11 +1,15 @@
-//! A chat answer as chunks: role, texts, finish, usage if asked for, `[DONE]`.
+//! A chat answer as chunks: the role, texts and finish of each choice, usage if asked for, `[DONE]`.
+//!
+//! The chunks of several choices are mixed as their texts come.
 
 use axum::response::sse::Event as Frame;
 use serde_json::{Value, json};
-use toko_engine::Summary;
+use toko_engine::{Summary, TokenDetails};
 
-use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
+use super::chat::{FINGERPRINT, Heading, account, finish_reason};
 use super::controls::UsageChunk;
+use super::logprobs;
+use super::request::Shape;
 use crate::error::ApiError;
 use crate::sse::{Dialect, Frames, Step};
 
@@ -13,14 +17,27 @@ use crate::sse::{Dialect, Frames, Step};
 pub(super) struct Chunks {
     pub(super) heading: Heading,
     pub(super) usage: UsageChunk,
+    pub(super) shape: Shape,
+    /// The accounts of the choices that are complete.
+    pub(super) ended: Vec<Summary>,
 }
 
 impl Chunks {
     fn choice(&self, index: usize, delta: &Value, finish_reason: Option<&str>) -> Frame {
+        self.told_choice(index, delta, &Value::Null, finish_reason)
+    }
+
+    fn told_choice(
+        &self,
+        index: usize,
+        delta: &Value,
+        logprobs: &Value,
+        finish_reason: Option<&str>,
+    ) -> Frame {
         let choice = json!({
             "index": index,
             "delta": delta,
-            "logprobs": null,
+            "logprobs": logprobs,
             "finish_reason": finish_reason,
         });
         self.chunk(&json!([choice]), &Value::Null)
@@ -45,17 +62,28 @@ impl Chunks {
 
 impl Dialect for Chunks {
     fn opening(&self, frames: &mut Frames) {
-        frames.push_back(self.choice(0, &json!({"role": "assistant", "content": ""}), None));
+        for index in 0..self.shape.choices {
+            frames.push_back(self.choice(
+                index,
+                &json!({"role": "assistant", "content": ""}),
+                None,
+            ));
+        }
     }
 
-    fn text(&self, choice: usize, text: &str, frames: &mut Frames) {
-        frames.push_back(self.choice(choice, &json!({"content": text}), None));
+    fn text(&self, choice: usize, text: &str, tokens: &[TokenDetails], frames: &mut Frames) {
+        let logprobs = if self.shape.has_logprobs { logprobs::told(tokens) } else { Value::Null };
+        frames.push_back(self.told_choice(choice, &json!({"content": text}), &logprobs, None));
     }
 
     fn finished(&mut self, choice: usize, summary: &Summary, frames: &mut Frames) -> Step {
         frames.push_back(self.choice(choice, &json!({}), Some(finish_reason(summary.reason))));
+        self.ended.push(summary.clone());
+        if self.ended.len() < self.shape.choices {
+            return Step::More;
+        }
         if self.usage == UsageChunk::Sent {
-            frames.push_back(self.chunk(&json!([]), &usage(summary)));
+            frames.push_back(self.chunk(&json!([]), &account(self.ended.iter())));
         }
         frames.push_back(done());
         Step::Last

@@ -110,7 +110,13 @@ async fn every_name_of_the_model_works_and_the_answer_has_its_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_says_nothing_gets_the_defaults() {
-    let nothing = Params { sampling: sampling(), max_tokens: Some(77), stop: Vec::new() };
+    let nothing = Params {
+        sampling: sampling(),
+        max_tokens: Some(77),
+        stop: Vec::new(),
+        logit_bias: Vec::new(),
+        logprobs: None,
+    };
     assert_eq!(understood(json!({})).await.1, nothing);
     let nulls = json!({
         "temperature": null, "top_k": null, "top_p": null, "min_p": null, "repeat_penalty": null, "seed": null,
@@ -143,7 +149,13 @@ async fn sampling_fields_reach_the_engine() {
     };
     assert_eq!(
         params,
-        Params { sampling, max_tokens: Some(9), stop: vec!["a".to_owned(), "b".to_owned()] }
+        Params {
+            sampling,
+            max_tokens: Some(9),
+            stop: vec!["a".to_owned(), "b".to_owned()],
+            logit_bias: Vec::new(),
+            logprobs: None
+        }
     );
 }
 
@@ -165,7 +177,16 @@ async fn fields_that_cannot_change_the_answer_are_ignored() {
         "stream_options": {"include_usage": true},
     }))
     .await;
-    assert_eq!(params, Params { sampling: sampling(), max_tokens: Some(77), stop: Vec::new() });
+    assert_eq!(
+        params,
+        Params {
+            sampling: sampling(),
+            max_tokens: Some(77),
+            stop: Vec::new(),
+            logit_bias: Vec::new(),
+            logprobs: None
+        }
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

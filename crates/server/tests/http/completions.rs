@@ -11,7 +11,7 @@ use toko_server::Sink;
 use crate::client::{Answer, Connection, post};
 use crate::engine::serve_embedded;
 use crate::errors::check;
-use crate::fake::{Fake, Server, ask_to_continue, sampling, summary, tell};
+use crate::fake::{Fake, Server, ask_to_continue, sampling, summary, tell, text};
 use crate::stream::{parsed, readable};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -44,10 +44,6 @@ fn together(prompts: usize, play: impl Fn(Vec<Sink>) + Send + Sync + 'static) ->
         }
         Ok(())
     })
-}
-
-fn text(text: &str) -> Event {
-    Event::Text(text.to_owned())
 }
 
 /// Answers three prompts with their texts mixed and their ends in another order.
@@ -205,7 +201,13 @@ async fn each_shape_of_prompt_reaches_the_engine_as_its_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_completion_that_says_nothing_gets_the_defaults_and_sixteen_tokens() {
-    let nothing = Params { sampling: sampling(), max_tokens: Some(16), stop: Vec::new() };
+    let nothing = Params {
+        sampling: sampling(),
+        max_tokens: Some(16),
+        stop: Vec::new(),
+        logit_bias: Vec::new(),
+        logprobs: None,
+    };
     let ignored = json!({
         "echo": null, "stop": null, "stream": null, "suffix": null, "best_of": null, "logprobs": null, "n": null,
         "logit_bias": null, "max_tokens": null, "user": "u", "foo": {"x": 1}, "grammar": null,
@@ -238,7 +240,13 @@ async fn fields_of_a_completion_reach_the_engine_with_each_prompt() {
         penalty_window_tokens: 17,
         seed: Some(3),
     };
-    let expected = Params { sampling, max_tokens: Some(0), stop: vec!["end".to_owned()] };
+    let expected = Params {
+        sampling,
+        max_tokens: Some(0),
+        stop: vec!["end".to_owned()],
+        logit_bias: Vec::new(),
+        logprobs: None,
+    };
     assert_eq!(understood.len(), 2);
     assert!(understood.iter().all(|(_, params)| *params == expected), "{understood:?}");
 }

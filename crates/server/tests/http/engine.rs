@@ -159,3 +159,40 @@ async fn a_prompt_longer_than_the_context_is_refused_and_not_cut() {
         assert!(error["n_prompt_tokens"].as_u64().is_some_and(|tokens| tokens > 5000), "{error}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn choices_are_what_their_seeds_give_alone() {
+    let server = serve_embedded().await;
+    let story = "Tell me a story about a fox named Pip.";
+    let fields =
+        |n: u64, seed: u64| json!({"temperature": 0.9, "seed": seed, "n": n, "max_tokens": 20});
+    let together = chat(server.address, &question(story, fields(3, 7))).await.json();
+    let mut texts = Vec::new();
+    for index in 0..3 {
+        let alone = content(&chat(server.address, &question(story, fields(1, 7 + index))).await);
+        let choice = &together["choices"][usize::try_from(index).unwrap()];
+        assert_eq!(
+            (&choice["index"], &choice["message"]["content"]),
+            (&json!(index), &json!(alone))
+        );
+        texts.push(alone);
+    }
+    assert!(texts[0] != texts[1] && texts[1] != texts[2], "{texts:?}");
+    assert_eq!(together["usage"]["completion_tokens"], 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn told_tokens_are_the_text_and_a_bias_forces_one() {
+    let server = serve_embedded().await;
+    let known = &known()[0];
+    let fields = json!({"logprobs": true, "top_logprobs": 3});
+    let answer = chat(server.address, &question(&known.question, fields)).await.json();
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let texts: String = tokens.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    assert_eq!((texts, tokens.len()), (known.answer.clone(), known.completion_tokens - 1));
+    assert!(tokens.iter().all(|token| token["top_logprobs"].as_array().unwrap().len() == 3));
+    // 11 is the comma (models/golden.json).
+    let fields = json!({"logit_bias": {"11": 100}, "max_tokens": 3});
+    let forced = chat(server.address, &question(&known.question, fields)).await;
+    assert_eq!(content(&forced), ",,,");
+}

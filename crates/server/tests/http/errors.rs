@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use toko_engine::{Error, Event};
 
 use crate::client::{Answer, chat, exchange, get, post};
-use crate::fake::{Fake, Server, ask, tell};
+use crate::fake::{Fake, Server, ask, tell, text};
 
 const JSON: &[&str] = &["content-type: application/json"];
 const CHAT: &str = "/v1/chat/completions";
@@ -134,6 +134,8 @@ async fn a_field_of_the_wrong_type_is_named_by_its_path() {
             "stream_options.include_usage",
         ),
         (json!({"logit_bias": []}), "logit_bias"),
+        (json!({"logit_bias": {"5": "much"}}), "logit_bias.5"),
+        (json!({"logit_bias": {"5": null}}), "logit_bias.5"),
         (json!({"tools": {}}), "tools"),
         (json!({"tool_choice": 1}), "tool_choice"),
         (json!({"response_format": "json_object"}), "response_format"),
@@ -202,9 +204,21 @@ async fn a_value_out_of_range_is_refused_and_not_clamped() {
         (json!({"stop": vec!["a"; 17]}), "stop"),
         (json!({"seed": 1u64 << 63}), "seed"),
         (json!({"n": 0}), "n"),
-        (json!({"n": 129}), "n"),
-        (json!({"top_logprobs": 21}), "top_logprobs"),
+        (json!({"n": -1}), "n"),
+        (json!({"n": 9}), "n"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+        (json!({"logprobs": true, "top_logprobs": -1}), "top_logprobs"),
+        (json!({"logprobs": false, "top_logprobs": 3}), "top_logprobs"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
+        (json!({"logit_bias": {"299": 1, "300": 1}}), "logit_bias.300"),
+        (json!({"logit_bias": {"4294967296": 1}}), "logit_bias.4294967296"),
+        (json!({"logit_bias": {"-1": 1}}), "logit_bias.-1"),
+        (json!({"logit_bias": {"+5": 1}}), "logit_bias.+5"),
+        (json!({"logit_bias": {"05": 1}}), "logit_bias.05"),
+        (json!({"logit_bias": {"foo": 0}}), "logit_bias.foo"),
+        (json!({"logit_bias": {"5": 100.001}}), "logit_bias.5"),
+        (json!({"logit_bias": {"5": -101}}), "logit_bias.5"),
+        (json!({"logit_bias": {"5": 1e300}}), "logit_bias.5"),
         (json!({"tool_choice": "maybe"}), "tool_choice"),
         (json!({"response_format": {"type": "sound"}}), "response_format.type"),
         (json!({"modalities": ["text", "smell"]}), "modalities[1]"),
@@ -227,9 +241,6 @@ async fn fields_that_would_change_the_answer_are_refused_by_name() {
         (json!({"function_call": {"name": "f"}}), "function_call"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
         (json!({"response_format": {"type": "json_schema"}}), "response_format"),
-        (json!({"logprobs": true, "top_logprobs": 1}), "logprobs"),
-        (json!({"logit_bias": {"5": 1}}), "logit_bias"),
-        (json!({"n": 2}), "n"),
         (json!({"best_of": 2}), "best_of"),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
         (json!({"audio": {"voice": "alloy", "format": "wav"}}), "audio"),
@@ -382,7 +393,7 @@ async fn a_closed_engine_says_when_to_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_of_the_engine_before_the_end_of_a_whole_answer_is_a_500_that_is_not_retried() {
     let fake = Fake::new(|mut sink| {
-        tell(&mut sink, Event::Text("half".to_owned()));
+        tell(&mut sink, text("half"));
         tell(&mut sink, Event::Failed(Error::NotANumber { position: 3 }));
         Ok(())
     });
@@ -398,7 +409,7 @@ async fn a_failure_of_the_engine_before_the_end_of_a_whole_answer_is_a_500_that_
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_goes_away_is_reported() {
     let server = Server::start(Arc::new(Fake::new(|mut sink| {
-        tell(&mut sink, Event::Text("half".to_owned()));
+        tell(&mut sink, text("half"));
         Ok(())
     })))
     .await;

@@ -62,8 +62,8 @@ impl Fake {
     pub(crate) fn saying(texts: &'static [&'static str]) -> Self {
         Self::new(move |mut sink| {
             thread::spawn(move || {
-                for text in texts {
-                    if sink(Event::Text((*text).to_owned())).is_break() {
+                for piece in texts {
+                    if sink(text(piece)).is_break() {
                         return;
                     }
                 }
@@ -86,6 +86,28 @@ impl Fake {
             });
             Ok(())
         })
+    }
+
+    /// Collects the sinks of `count` choices, then plays the script with all of them.
+    pub(crate) fn playing(
+        count: usize,
+        script: impl Fn(&mut [Sink]) + Send + Sync + 'static,
+    ) -> Self {
+        let waiting = Mutex::new(Vec::new());
+        Self::new(move |sink| {
+            let mut sinks = waiting.lock().unwrap();
+            sinks.push(sink);
+            if sinks.len() == count {
+                script(&mut sinks);
+                sinks.clear();
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the parameters of all choices that were asked for.
+    pub(crate) fn all_params(&self) -> Vec<Params> {
+        self.asked.lock().unwrap().iter().map(|(_, params)| params.clone()).collect()
     }
 
     /// Returns the only conversation that was asked for.
@@ -144,6 +166,11 @@ fn words(path: &Path) -> (Tokenizer, ChatTemplate) {
 /// Says one thing and returns whether more is wanted, which a script need not heed.
 pub(crate) fn tell(sink: &mut Sink, event: Event) -> bool {
     sink(event).is_continue()
+}
+
+/// A piece of an answer of which no token is told.
+pub(crate) fn text(text: &str) -> Event {
+    Event::Text { text: text.to_owned(), tokens: Vec::new() }
 }
 
 /// The account that scripted answers end with.

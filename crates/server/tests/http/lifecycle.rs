@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use toko_engine::Event;
 
 use crate::client::Connection;
-use crate::fake::{Fake, Server, ask, summary, tell};
+use crate::fake::{Fake, Server, ask, summary, tell, text};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -49,11 +49,11 @@ fn pausing() -> (Fake, mpsc::Sender<()>) {
     let released = Arc::new(Mutex::new(released));
     let fake = Fake::new(move |mut sink| {
         let released = Arc::clone(&released);
-        tell(&mut sink, Event::Text("first".to_owned()));
+        tell(&mut sink, text("first"));
         thread::spawn(move || {
             // A sender that is gone means a test in which the answer has no end.
             if released.lock().unwrap().recv().is_ok() {
-                tell(&mut sink, Event::Text(" last".to_owned()));
+                tell(&mut sink, text(" last"));
                 tell(&mut sink, Event::Finished(summary()));
             } else {
                 while sink(Event::Prefilled { tokens: 1 }).is_continue() {
@@ -133,9 +133,9 @@ async fn a_whole_answer_that_outlasts_the_drain_is_a_503() {
 async fn a_client_that_takes_nothing_does_not_hold_the_end_back() {
     let flood = Fake::new(|mut sink| {
         thread::spawn(move || {
-            let text = "x".repeat(1 << 16);
+            let filler = "x".repeat(1 << 16);
             for _ in 0..512 {
-                if sink(Event::Text(text.clone())).is_break() {
+                if sink(text(&filler)).is_break() {
                     return;
                 }
             }

@@ -5,6 +5,7 @@
 
 mod access;
 mod chat;
+mod choices;
 mod client;
 mod completions;
 mod engine;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use toko_engine::{Error, Event};
 
 use crate::client::{Answer, Connection, chat};
-use crate::fake::{Fake, Server, ask, summary, tell};
+use crate::fake::{Fake, Server, ask, summary, tell, text};
 
 /// The frames, one a line, with what is the same in all chunks of an answer left out.
 pub(crate) fn readable(answer: &Answer) -> String {
@@ -103,7 +103,7 @@ async fn text_arrives_unchanged_whatever_its_characters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_on_the_way_is_a_frame_before_done() {
     let server = Server::start(Arc::new(Fake::new(|mut sink| {
-        tell(&mut sink, Event::Text("half".to_owned()));
+        tell(&mut sink, text("half"));
         tell(&mut sink, Event::Failed(Error::NotANumber { position: 3 }));
         Ok(())
     })))
@@ -135,7 +135,7 @@ fn held() -> (Fake, mpsc::Sender<()>) {
         let released = Arc::clone(&released);
         thread::spawn(move || {
             released.lock().unwrap().recv().unwrap();
-            tell(&mut sink, Event::Text("late".to_owned()));
+            tell(&mut sink, text("late"));
             tell(&mut sink, Event::Finished(summary()));
         });
         Ok(())
