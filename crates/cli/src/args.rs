@@ -9,7 +9,7 @@ use clap::{
     builder::BoolishValueParser, parser::ValueSource,
 };
 
-use crate::{config, failure::Failure, number};
+use crate::{access, config, failure::Failure, number};
 
 /// Run language models on this machine.
 #[derive(Debug, Parser)]
@@ -204,11 +204,36 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "TOKO_PARALLEL", value_name = "N", default_value_t = config::SERVED_SEQUENCES)]
     #[arg(value_parser = number::whole(config::SERVED_SEQUENCE_COUNTS))]
     pub(crate) parallel: usize,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+/// Who may use a server. Not for `Debug`: it holds secrets.
+#[derive(Args)]
+#[command(next_help_heading = "Access")]
+pub(crate) struct AccessArgs {
+    /// Key of which clients have to show one; may be given several times. Other users of this machine can see
+    /// arguments: a file or the variable is safer
+    #[arg(long, env = "TOKO_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub(crate) api_key: Vec<String>,
+    /// File with one key a line; empty lines and lines that begin with # are skipped
+    #[arg(long, env = "TOKO_API_KEY_FILE", value_name = "PATH")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Origins of web pages that may read answers beside those of this machine, separated by commas;
+    /// * is all
+    #[arg(long, env = "TOKO_CORS_ORIGINS", value_name = "ORIGINS", value_delimiter = ',', value_parser = access::origin)]
+    pub(crate) cors_origins: Vec<String>,
     /// Listen where other machines can connect, although there are no API keys
     #[arg(long, env = "TOKO_INSECURE", value_parser = BoolishValueParser::new())]
     pub(crate) insecure: bool,
-    #[command(flatten)]
-    pub(crate) load: LoadArgs,
+}
+
+impl std::fmt::Debug for AccessArgs {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("AccessArgs(…)")
+    }
 }
 
 /// Arguments of `toko show`.

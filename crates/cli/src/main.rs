@@ -3,6 +3,7 @@
 //! Knows no model and no file format; everything that prints is in `output`.
 #![forbid(unsafe_code)]
 
+mod access;
 mod args;
 mod commands;
 mod config;

@@ -1,4 +1,4 @@
-//! Which web pages may read answers and which host names are ours.
+//! Which web pages may read answers, which host names are ours, and where keys are asked for.
 //!
 //! A page of another site that gets its own name to point at this machine still sends that name in `Host`; a server
 //! that is bound to a loopback address therefore answers to loopback names only, unless others were allowed.
@@ -15,14 +15,18 @@ use axum::response::IntoResponse;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::error::ApiError;
+use crate::keys;
 use crate::state::{Access, Shared};
 
-/// Puts the cross-origin rules and, when bound to loopback, the host rule in front of the routes.
+/// Puts the keys, the cross-origin rules and, when bound to loopback, the host rule in front of the routes.
+///
+/// The cross-origin rules stand before the keys: a preflight carries none, and a page must be able to read a refusal.
 pub(crate) fn guard(
     router: Router<Arc<Shared>>,
     access: &Access,
     is_loopback: bool,
 ) -> Router<Arc<Shared>> {
+    let router = keys::guard(router, &access.keys);
     let router = router.layer(cross_origin(access.origins.clone()));
     if !is_loopback {
         return router;
@@ -54,6 +58,7 @@ fn cross_origin(origins: Vec<String>) -> CorsLayer {
             HeaderName::from_static("x-request-id"),
             HeaderName::from_static("openai-processing-ms"),
             header::RETRY_AFTER,
+            header::WWW_AUTHENTICATE,
         ])
 }
 

@@ -38,6 +38,10 @@ pub(crate) enum ApiError {
     WrongMethod { method: Method, path: String },
     #[error("the host {host} is not one of this server's names")]
     ForeignHost { host: String },
+    #[error("an API key is required, in authorization: Bearer KEY or in x-api-key")]
+    MissingKey,
+    #[error("the API key is not one of this server's")]
+    WrongKey,
     #[error("the server is shutting down")]
     ShuttingDown,
     #[error(transparent)]
@@ -133,6 +137,9 @@ impl ApiError {
             Self::ForeignHost { .. } => {
                 Row::new(S::FORBIDDEN, "permission_error", "host_not_allowed")
             }
+            Self::MissingKey | Self::WrongKey => {
+                Row::new(S::UNAUTHORIZED, "authentication_error", "invalid_api_key")
+            }
             Self::ShuttingDown => Row::shutting_down(),
             Self::Engine(error) => Row::of_engine(error, "messages"),
             Self::Prompt { param, error } => Row::of_engine(error, param),
@@ -169,6 +176,10 @@ impl IntoResponse for ApiError {
                 response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
             }
             None => {}
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
     }

@@ -13,6 +13,7 @@ mod health;
 mod ids;
 mod intake;
 mod llama;
+mod keys;
 mod openai;
 mod sse;
 mod state;
@@ -39,6 +40,7 @@ use crate::error::ApiError;
 use crate::state::{Phase, Shared};
 
 pub use backend::{Backend, Sink};
+pub use keys::{ApiKey, UnusableKey};
 pub use state::{Access, Defaults, Limits, Model, State};
 
 /// The value of the `server` header.

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use toko_engine::Sampling;
 
-use crate::Backend;
 use crate::error::ApiError;
+use crate::{ApiKey, Backend};
 
 /// Everything that [`crate::serve`] needs besides a socket.
 pub struct State {
@@ -77,6 +77,8 @@ pub struct Access {
     pub origins: Vec<String>,
     /// Host names, without port, that are accepted beside loopback ones while bound to a loopback address.
     pub hosts: Vec<String>,
+    /// Keys of which every request has to show one, except those about health; without any, all may ask.
+    pub keys: Vec<ApiKey>,
 }
 
 /// How far the server is from its end; phases are passed in order.

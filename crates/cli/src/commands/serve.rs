@@ -11,9 +11,10 @@ use tokio::{
     sync::oneshot,
 };
 use toko_engine::Engine;
-use toko_server::{Access, Defaults, Limits, Model, State};
+use toko_server::{Access, ApiKey, Defaults, Limits, Model, State};
 
 use crate::{
+    access,
     args::ServeArgs,
     commands::run::engine_options,
     config,
@@ -42,7 +43,8 @@ fn served_model(args: &ServeArgs) -> Result<ModelSource, Failure> {
 
 async fn listen_and_answer(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
-    let listener = bind(args).await?;
+    let keys = access::keys(&args.access)?;
+    let listener = bind(args, !keys.is_empty()).await?;
     let address = listener.local_addr()?;
     let engine = tokio::select! {
         engine = load(args, source) => engine?,
@@ -57,7 +59,7 @@ async fn listen_and_answer(args: &ServeArgs, source: &ModelSource) -> anyhow::Re
         args.parallel
     ));
     note(&format!("listening on http://{address}"));
-    let state = state(args, source, engine);
+    let state = state(args, source, engine, keys);
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move { drop(stopped.await) };
     let mut server = std::pin::pin!(toko_server::serve(listener, state, shutdown));
@@ -72,16 +74,17 @@ async fn listen_and_answer(args: &ServeArgs, source: &ModelSource) -> anyhow::Re
     }
 }
 
-async fn bind(args: &ServeArgs) -> anyhow::Result<TcpListener> {
+async fn bind(args: &ServeArgs, has_keys: bool) -> anyhow::Result<TcpListener> {
     let (host, port) = host_and_port(&args.host, args.port)?;
     let addresses: Vec<SocketAddr> = lookup_host((host.as_str(), port))
         .await
         .with_context(|| format!("cannot find the address of {host}"))?
         .collect();
-    if !args.insecure && !addresses.iter().all(|address| address.ip().is_loopback()) {
+    let is_guarded = has_keys || args.access.insecure;
+    if !is_guarded && !addresses.iter().all(|address| address.ip().is_loopback()) {
         return Err(Failure::Usage(format!(
             "{host} can be reached from other machines and there are no API keys: anybody there \
-             could use the model; add --insecure if that is wanted, or listen on {}",
+             could use the model; give --api-key-file, or --insecure if that is wanted, or listen on {}",
             config::HOST
         ))
         .into());
@@ -120,7 +123,7 @@ async fn load(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<Engine> 
     tokio::task::spawn_blocking(move || load_engine(&source, &options)).await?
 }
 
-fn state(args: &ServeArgs, source: &ModelSource, engine: Engine) -> State {
+fn state(args: &ServeArgs, source: &ModelSource, engine: Engine, keys: Vec<ApiKey>) -> State {
     State {
         model: Model {
             id: source.short_name(),
@@ -135,7 +138,7 @@ fn state(args: &ServeArgs, source: &ModelSource, engine: Engine) -> State {
             drain: config::DRAIN,
             cut_grace: config::CUT_GRACE,
         },
-        access: Access { origins: Vec::new(), hosts: Vec::new() },
+        access: Access { origins: args.access.cors_origins.clone(), hosts: Vec::new(), keys },
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::command::{golden_answer, run, toko};
+use crate::command::{golden_answer, run, text, toko};
 
 /// A running server, ended with the test.
 struct Server {
@@ -41,11 +41,16 @@ impl Server {
 
     /// Sends one request and returns the whole answer.
     fn ask(&self, head: &str, body: &str) -> String {
+        self.ask_with(head, "X-Request-Id: 1", body)
+    }
+
+    /// Sends one request with a header more.
+    fn ask_with(&self, head: &str, header: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let length = body.len();
         write!(
             stream,
-            "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
+            "{head} HTTP/1.1\r\nHost: {}\r\n{header}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
             self.address
         )
@@ -104,6 +109,72 @@ fn an_address_that_others_can_reach_is_refused_unless_wanted() {
     assert!(error.contains("no API keys") && error.contains("--insecure"), "{error}");
     let server = Server::start(&["--host", "0.0.0.0", "--insecure"]);
     assert!(server.address.starts_with("0.0.0.0:"), "{}", server.address);
+}
+
+/// Asks for the models with a key.
+fn models(server: &Server, key: &str) -> String {
+    server.ask_with("GET /v1/models", &format!("Authorization: Bearer {key}"), "")
+}
+
+#[test]
+fn keys_of_the_flag_and_the_file_are_asked_for_and_open_the_server_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "# Alice\nsk-alice\n\n  sk-bob  \r\n").unwrap();
+    let arguments = [
+        "--host",
+        "0.0.0.0",
+        "--api-key",
+        "sk-carol",
+        "--api-key",
+        "sk-dora",
+        "--api-key-file",
+        text(&file),
+    ];
+    let server = Server::start(&arguments);
+    assert!(server.ask("GET /v1/models", "").starts_with("HTTP/1.1 401"));
+    for key in ["sk-alice", "sk-bob", "sk-carol", "sk-dora"] {
+        let answer = models(&server, key);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{key}: {answer}");
+    }
+    assert!(models(&server, "#").starts_with("HTTP/1.1 401"));
+    assert!(server.ask("GET /health", "").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_key_that_no_client_can_send_is_refused_and_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "fine\nsecret word\n").unwrap();
+    let error = run(&["serve", "--port", "0", "--api-key-file", text(&file)]).error(2);
+    assert!(error.contains("keys line 2") && !error.contains("secret"), "{error}");
+    let error = run(&["serve", "--port", "0", "--api-key", "secret word"]).error(2);
+    assert!(error.contains("--api-key") && !error.contains("secret"), "{error}");
+    std::fs::write(&file, "# nobody yet\n").unwrap();
+    let error = run(&["serve", "--port", "0", "--api-key-file", text(&file)]).error(2);
+    assert!(error.contains("no key"), "{error}");
+    let error = run(&["serve", "--port", "0", "--api-key-file", "missing-keys"]).error(1);
+    assert!(error.contains("missing-keys"), "{error}");
+}
+
+#[test]
+fn a_key_of_the_environment_counts_and_the_help_does_not_show_it() {
+    let help = toko(&["serve", "--help"]).env("TOKO_API_KEY", "sk-hidden").output().unwrap();
+    assert!(!String::from_utf8(help.stdout).unwrap().contains("sk-hidden"));
+    let empty = toko(&["serve", "--port", "0"]).env("TOKO_API_KEY", "").output().unwrap();
+    assert_eq!(empty.status.code(), Some(2), "an empty key must not mean none");
+}
+
+#[test]
+fn origins_are_separated_by_commas() {
+    let server = Server::start(&["--cors-origins", "https://a.example.org,https://B.example.org/"]);
+    for origin in ["https://a.example.org", "https://b.example.org"] {
+        let answer = server.ask_with("GET /health", &format!("Origin: {origin}"), "");
+        assert!(answer.contains(&format!("access-control-allow-origin: {origin}\r\n")), "{answer}");
+    }
+    let refused = run(&["serve", "--port", "0", "--cors-origins", "example.org"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("such as https://"), "{}", refused.stderr);
 }
 
 #[test]

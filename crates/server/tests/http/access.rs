@@ -50,6 +50,17 @@ async fn further_hosts_and_origins_can_be_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_star_lets_every_page_read_answers() {
+    let server = Server::start_with(Arc::new(Fake::saying(&[])), |state| {
+        state.access.origins = vec!["*".to_owned()];
+    })
+    .await;
+    let headers = ["origin: https://anywhere.example.org"];
+    let answer = exchange(server.address, "GET", "/v1/models", &headers, b"").await;
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://anywhere.example.org"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_pages_of_this_machine_may_read_answers() {
     let server = Server::saying(&[]).await;
     for origin in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443"] {

@@ -234,7 +234,7 @@ impl Server {
                 drain: Duration::from_hours(1),
                 cut_grace: Duration::from_hours(1),
             },
-            access: Access { origins: Vec::new(), hosts: Vec::new() },
+            access: Access { origins: Vec::new(), hosts: Vec::new(), keys: Vec::new() },
         };
         change(&mut state);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -11,6 +11,7 @@ mod completions;
 mod engine;
 mod errors;
 mod fake;
+mod keys;
 mod lifecycle;
 mod llama;
 mod models;
