@@ -63,7 +63,7 @@ const SERVE_ABOUT: &str = "\
 Serve a model over HTTP with the OpenAI API.
 
 Without a path the small built-in model is served. Ctrl-C or SIGTERM lets the running answers \
-finish; a second one ends them.";
+finish within --drain-timeout; a second one ends them.";
 
 const SHOW_ABOUT: &str = "\
 Show what is in a model file: architecture, geometry, tensor types, tokenizer, chat template, \
@@ -200,14 +200,32 @@ pub(crate) struct ServeArgs {
     /// Further name by which clients may ask for the model; may be given several times
     #[arg(long, env = "TOKO_ALIAS", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) alias: Vec<String>,
-    /// Answers computed at once; more wait their turn
-    #[arg(long, env = "TOKO_PARALLEL", value_name = "N", default_value_t = config::SERVED_SEQUENCES)]
-    #[arg(value_parser = number::whole(config::SERVED_SEQUENCE_COUNTS))]
-    pub(crate) parallel: usize,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
+}
+
+/// How much a server takes on, and for how long.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Answers computed at once; more wait their turn
+    #[arg(long, env = "TOKO_PARALLEL", value_name = "N", default_value_t = config::SERVED_SEQUENCES)]
+    #[arg(value_parser = number::whole(config::SERVED_SEQUENCE_COUNTS))]
+    pub(crate) parallel: usize,
+    /// Requests that may wait their turn; further ones are told at once when to come back
+    #[arg(long, env = "TOKO_QUEUE_LIMIT", value_name = "N", default_value_t = config::QUEUE_LIMIT)]
+    #[arg(value_parser = number::whole(config::QUEUE_LIMITS))]
+    pub(crate) queue_limit: usize,
+    /// How long a request may wait its turn; 0 is not at all
+    #[arg(long, env = "TOKO_QUEUE_TIMEOUT", value_name = "SECONDS", default_value_t = config::QUEUE_TIMEOUT_SECONDS)]
+    pub(crate) queue_timeout: u32,
+    /// How long running answers may go on after Ctrl-C or SIGTERM
+    #[arg(long, env = "TOKO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = config::DRAIN_SECONDS)]
+    pub(crate) drain_timeout: u32,
 }
 
 /// Who may use a server. Not for `Debug`: it holds secrets.

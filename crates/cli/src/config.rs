@@ -62,7 +62,13 @@ pub(crate) const BODY_LIMIT_BYTES: usize = 50 << 20;
 /// Proxies and clients give up after a minute or more of silence.
 pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
 /// Most answers end within this, and service managers kill after 90 seconds.
-pub(crate) const DRAIN: Duration = Duration::from_secs(30);
+pub(crate) const DRAIN_SECONDS: u32 = 30;
+/// Sixteen rounds of the default four places: whoever waits behind more gives up first.
+pub(crate) const QUEUE_LIMIT: usize = 64;
+/// Each waiting request is a connection, and systems give a process a thousand or a few.
+pub(crate) const QUEUE_LIMITS: RangeInclusive<usize> = 0..=65_536;
+/// Proxies cut off a silent request after a minute.
+pub(crate) const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 /// A client that reads at all takes its last bytes sooner.
 pub(crate) const CUT_GRACE: Duration = Duration::from_secs(2);
 

@@ -1,5 +1,7 @@
 //! What can go wrong between a model file and an answer.
 
+use std::time::Duration;
+
 /// Why a model could not be loaded or a request could not be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -71,6 +73,25 @@ pub enum Error {
     /// A forward pass panicked; a defect of this program.
     #[error("the engine failed in a way that it should not; please report this")]
     Panicked,
+    /// As many requests wait as may.
+    #[error("{waiting} requests are waiting already; try again in {retry_after_seconds} s")]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+        /// When a retry is likely to succeed, 1 to 60.
+        retry_after_seconds: u32,
+    },
+    /// No place became free in time; nothing was computed.
+    #[error(
+        "no place became free within {} s; try again in {retry_after_seconds} s",
+        .waited.as_secs()
+    )]
+    QueueTimeout {
+        /// How long the request waited.
+        waited: Duration,
+        /// When a retry is likely to succeed, 1 to 60.
+        retry_after_seconds: u32,
+    },
     /// The engine is being dropped.
     #[error("the engine is shutting down")]
     Closed,

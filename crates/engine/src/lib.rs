@@ -8,6 +8,7 @@
 mod error;
 mod load;
 mod logprobs;
+mod queue;
 mod request;
 mod sampler;
 mod scheduler;
@@ -17,6 +18,7 @@ mod worker;
 
 pub use error::Error;
 pub use load::{Engine, ModelInfo, Options};
+pub use queue::Occupancy;
 pub use request::{
     Event, FinishReason, Opening, Params, Prompt, Sampling, Summary, TokenDetails, TokenLogprob,
 };

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorInfo;
@@ -12,6 +13,7 @@ use toko_kernels::pool::default_threads;
 use toko_model::{Config, KvCache, Model, Scratch};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
+use crate::queue::{Gate, Line, Occupancy};
 use crate::worker::{CHUNK_TOKENS, Job, Worker};
 use crate::{Error, Event, Opening, Params, Prompt, vocabulary};
 
@@ -29,6 +31,10 @@ pub struct Options {
     pub kv_type: toko_model::KvType,
     /// Sequences that may run at once, at least 1.
     pub sequences: usize,
+    /// Requests that may wait beside those that run; further ones are refused at once.
+    pub queue_limit: usize,
+    /// How long a request may wait; after that it fails without having been computed.
+    pub queue_timeout: Duration,
 }
 
 /// What a loaded model is, for people and for clients.
@@ -69,6 +75,7 @@ struct Shared {
     info: ModelInfo,
     tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
+    gate: Arc<Gate>,
     /// Locked for one send; `None` once the engine is being dropped.
     jobs: Mutex<Option<Sender<Job>>>,
     worker: Option<JoinHandle<()>>,
@@ -106,6 +113,7 @@ impl Engine {
             tokenizer: Arc::clone(&tokenizer),
             context_tokens: info.context_tokens,
             max_sequences: sequences,
+            line: Line::default(),
             running: Vec::new(),
         };
         let (sender, receiver) = channel();
@@ -114,13 +122,19 @@ impl Engine {
             .spawn(move || worker.run(&receiver))
             .map_err(|source| Error::Thread { source })?;
         let jobs = Mutex::new(Some(sender));
-        let shared = Shared { info, tokenizer, template, jobs, worker: Some(thread) };
+        let gate = Arc::new(Gate::new(sequences, options.queue_limit, options.queue_timeout));
+        let shared = Shared { info, tokenizer, template, gate, jobs, worker: Some(thread) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Returns what was loaded.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// Returns how many requests run and wait at this moment.
+    pub fn occupancy(&self) -> Occupancy {
+        self.shared.gate.occupancy()
     }
 
     /// Returns the tokenizer.
@@ -149,8 +163,8 @@ impl Engine {
     /// sequence ends there and nothing more is computed for it.
     ///
     /// # Errors
-    /// A prompt that is empty or fills the context, an unknown token in it or in the bias, and an
-    /// engine that has ended; nothing was queued then.
+    /// A prompt that is empty or fills the context, an unknown token in it or in the bias, a full
+    /// queue, and an engine that has ended; nothing was queued then.
     pub fn submit(
         &self,
         prompt: Prompt,
@@ -176,7 +190,8 @@ impl Engine {
         }
         let jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let jobs = jobs.as_ref().ok_or(Error::Closed)?;
-        jobs.send(Job { prompt, params, sink: Box::new(sink) }).map_err(|_| Error::Closed)
+        let ticket = self.shared.gate.enter()?;
+        jobs.send(Job { prompt, params, sink: Box::new(sink), ticket }).map_err(|_| Error::Closed)
     }
 }
 

@@ -113,7 +113,8 @@ pub struct Summary {
 /// `Text`, then one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event {
-    /// So many tokens of the prompt are computed, at first none; the chance to cancel a long one.
+    /// So many tokens of the prompt are computed, at first none; the chance to cancel a long one. While a request
+    /// waits for its turn it may be told several times that none are.
     Prefilled {
         /// Tokens computed so far.
         tokens: usize,

@@ -13,6 +13,7 @@ use toko_model::{KvCache, Model, PageTable, Rows, Scratch, Slot};
 use toko_tokenizer::{Detokenizer, Tokenizer};
 
 use crate::logprobs::Ledger;
+use crate::queue::{Line, Ticket};
 use crate::sampler::Sampler;
 use crate::scheduler::{Part, Position, plan};
 use crate::stop::{Progress, StopMatcher};
@@ -30,6 +31,7 @@ pub(crate) struct Job {
     pub(crate) prompt: Prompt,
     pub(crate) params: Params,
     pub(crate) sink: Sink,
+    pub(crate) ticket: Ticket,
 }
 
 /// What the worker thread owns.
@@ -40,6 +42,7 @@ pub(crate) struct Worker {
     pub(crate) scratch: Scratch,
     pub(crate) context_tokens: usize,
     pub(crate) max_sequences: usize,
+    pub(crate) line: Line,
     pub(crate) running: Vec<Sequence>,
 }
 
@@ -59,6 +62,8 @@ pub(crate) struct Sequence {
     /// Where the tokens are told about as well.
     ledger: Option<Ledger>,
     sink: Sink,
+    /// Its place, given back before its client learns of the end; `None` from then on.
+    ticket: Option<Ticket>,
     started: Instant,
     first_token: Option<Instant>,
 }
@@ -67,21 +72,17 @@ impl Worker {
     /// Serves until the sending side is dropped, then ends what is running.
     pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
         loop {
-            if self.running.is_empty() {
+            if self.running.is_empty() && self.line.is_empty() {
                 match jobs.recv() {
-                    Ok(job) => self.start(job),
+                    Ok(job) => self.line.join(job),
                     Err(_) => return,
                 }
             }
-            while self.running.len() < self.max_sequences {
-                match jobs.try_recv() {
-                    Ok(job) => self.start(job),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => {
-                        self.fail_all(|| Error::Closed);
-                        return;
-                    }
-                }
+            if self.take_in(jobs).is_break() {
+                return;
+            }
+            if self.running.is_empty() {
+                continue;
             }
             // A panic is a defect of ours; it must not take the other requests' engine with it.
             if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
@@ -90,12 +91,34 @@ impl Worker {
         }
     }
 
+    /// Starts as many requests as there are places and lets the others wait, unless the engine ends.
+    fn take_in(&mut self, jobs: &Receiver<Job>) -> ControlFlow<()> {
+        loop {
+            match jobs.try_recv() {
+                Ok(job) => self.line.join(job),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.fail_all(|| Error::Closed);
+                    self.line.close();
+                    return ControlFlow::Break(());
+                }
+            }
+        }
+        while self.running.len() < self.max_sequences {
+            let Some(job) = self.line.next() else { break };
+            self.start(job);
+        }
+        self.line.tidy(Instant::now());
+        ControlFlow::Continue(())
+    }
+
     fn start(&mut self, job: Job) {
-        let Job { prompt: Prompt { tokens: prompt, opening }, params, mut sink } = job;
+        let Job { prompt: Prompt { tokens: prompt, opening }, params, mut sink, mut ticket } = job;
         // Whoever left while waiting costs nothing more.
         if sink(Event::Prefilled { tokens: 0 }).is_break() {
             return;
         }
+        ticket.start();
         let tokenizer = Arc::clone(&self.tokenizer);
         let room = self.context_tokens - prompt.len();
         self.running.push(Sequence {
@@ -112,6 +135,7 @@ impl Worker {
             stop: StopMatcher::new(params.stop),
             ledger: params.logprobs.map(Ledger::new),
             sink,
+            ticket: Some(ticket),
             started: Instant::now(),
             first_token: None,
         });
@@ -148,6 +172,7 @@ impl Worker {
 
     fn fail_all(&mut self, error: impl Fn() -> Error) {
         for mut sequence in self.running.drain(..) {
+            sequence.ticket = None;
             // The sequence ends whatever its sink answers.
             let (ControlFlow::Continue(()) | ControlFlow::Break(())) =
                 (sequence.sink)(Event::Failed(error()));
@@ -186,6 +211,7 @@ impl Sequence {
         }
         let Ok(token) = self.sampler.sample(row, &self.tokens) else {
             let error = Error::NotANumber { position: self.cached - 1 };
+            self.ticket = None;
             (self.sink)(Event::Failed(error))?;
             return ControlFlow::Break(());
         };
@@ -236,6 +262,7 @@ impl Sequence {
 
     fn close(&mut self, reason: FinishReason) -> ControlFlow<()> {
         let first_token = self.first_token.unwrap_or_else(Instant::now);
+        self.ticket = None;
         (self.sink)(Event::Finished(Summary {
             reason,
             prompt_tokens: self.prompt_tokens,

@@ -91,6 +91,18 @@ impl<'a> Row<'a> {
     fn of_engine(error: &EngineError, prompt: &'a str) -> Self {
         match error {
             EngineError::Closed => Self::shutting_down(),
+            EngineError::QueueFull { retry_after_seconds, .. } => Self {
+                retry: Some(Retry::AfterSeconds(*retry_after_seconds)),
+                ..Self::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "rate_limit_error",
+                    "rate_limit_exceeded",
+                )
+            },
+            EngineError::QueueTimeout { retry_after_seconds, .. } => Self {
+                retry: Some(Retry::AfterSeconds(*retry_after_seconds)),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, "queue_timeout")
+            },
             EngineError::ContextExceeded { .. } => {
                 Self::bad_request("context_length_exceeded", prompt)
             }

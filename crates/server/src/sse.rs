@@ -1,7 +1,8 @@
 //! Server-sent events: turns a request's events into frames of some dialect, with pings in between.
 //!
-//! The head goes out before the first token, so that a client waits for a long prefill with an open stream. Dropping
-//! the stream drops the events and so ends the sequence.
+//! The head goes out when the first part of the prompt is computed, or with the first ping if that takes longer. Until
+//! then a failure is an answer with a status of its own; after that a client waits for a long prefill with an open
+//! stream. Dropping the stream drops the events and so ends the sequence.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -40,15 +41,25 @@ pub(crate) enum Step {
 }
 
 /// Answers with the stream of events, written in `dialect`, until they end or `cut` completes.
-pub(crate) fn respond(
-    events: Events,
+///
+/// Returns the error of an answer that failed before it began.
+pub(crate) async fn respond(
+    mut events: Events,
     dialect: impl Dialect,
     cut: impl Future<Output = ()> + Send + 'static,
     ping_every: Duration,
-) -> Response {
-    let mut waiting = Frames::new();
-    dialect.opening(&mut waiting);
-    let relay = Relay { events: Some(events), dialect, cut: Box::pin(cut), waiting };
+) -> Result<Response, ApiError> {
+    let mut cut: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(cut);
+    let first = tokio::select! {
+        first = first(&mut events, ping_every) => first?,
+        () = &mut cut => return Err(ApiError::ShuttingDown),
+    };
+    let mut relay = Relay { events: None, dialect, cut, waiting: Frames::new() };
+    relay.dialect.opening(&mut relay.waiting);
+    match first.map(|event| relay.take(Some(event))) {
+        None | Some(Step::More) => relay.events = Some(events),
+        Some(Step::Last) => {}
+    }
     let mut response =
         Sse::new(relay).keep_alive(KeepAlive::new().interval(ping_every)).into_response();
     let headers = response.headers_mut();
@@ -57,7 +68,25 @@ pub(crate) fn respond(
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Asks nginx not to hold frames back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    Ok(response)
+}
+
+/// Waits until something is computed; `None` when that takes longer than a client may go without a sign.
+async fn first(
+    events: &mut Events,
+    patience: Duration,
+) -> Result<Option<(usize, Event)>, ApiError> {
+    let computed = async {
+        loop {
+            match events.recv().await {
+                Some((_, Event::Prefilled { tokens: 0 })) => {}
+                Some((_, Event::Failed(error))) => return Err(error.into()),
+                Some(event) => return Ok(Some(event)),
+                None => return Err(ApiError::Vanished),
+            }
+        }
+    };
+    tokio::time::timeout(patience, computed).await.unwrap_or(Ok(None))
 }
 
 /// A stream of frames over a channel of events.
@@ -80,7 +109,12 @@ impl<D: Dialect> Relay<D> {
                 return Poll::Ready(Step::Last);
             }
         };
-        Poll::Ready(match event {
+        Poll::Ready(self.take(event))
+    }
+
+    /// Appends an event's frames.
+    fn take(&mut self, event: Option<(usize, Event)>) -> Step {
+        match event {
             Some((_, Event::Prefilled { .. })) => Step::More,
             Some((choice, Event::Text { text, tokens })) => {
                 if !text.is_empty() || !tokens.is_empty() {
@@ -99,7 +133,7 @@ impl<D: Dialect> Relay<D> {
                 self.dialect.failed(&ApiError::Vanished, &mut self.waiting);
                 Step::Last
             }
-        })
+        }
     }
 }
 

@@ -44,7 +44,15 @@ pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
         KvTypeName::F16 => KvType::F16,
         KvTypeName::F32 => KvType::F32,
     };
-    Options { context_tokens: load.ctx, threads: load.threads, kv_type, sequences }
+    Options {
+        context_tokens: load.ctx,
+        threads: load.threads,
+        kv_type,
+        sequences,
+        // Whoever asks in the foreground asks one thing after the other.
+        queue_limit: usize::MAX,
+        queue_timeout: std::time::Duration::MAX,
+    }
 }
 
 /// Turns generation settings into one request's parameters.

@@ -2,7 +2,11 @@
 //!
 //! The first SIGINT or SIGTERM lets running answers end, the second ends the process.
 
-use std::{net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Context as _;
 use tokio::{
@@ -10,7 +14,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
-use toko_engine::Engine;
+use toko_engine::{Engine, Options};
 use toko_server::{Access, ApiKey, Defaults, Limits, Model, State};
 
 use crate::{
@@ -56,7 +60,7 @@ async fn listen_and_answer(args: &ServeArgs, source: &ModelSource) -> anyhow::Re
         info.name,
         source.short_name(),
         info.context_tokens,
-        args.parallel
+        args.limits.parallel
     ));
     note(&format!("listening on http://{address}"));
     let state = state(args, source, engine, keys);
@@ -119,8 +123,16 @@ fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u16), Failure
 }
 
 async fn load(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<Engine> {
-    let (source, options) = (source.clone(), engine_options(&args.load, args.parallel));
+    let (source, options) = (source.clone(), served_options(args));
     tokio::task::spawn_blocking(move || load_engine(&source, &options)).await?
+}
+
+fn served_options(args: &ServeArgs) -> Options {
+    Options {
+        queue_limit: args.limits.queue_limit,
+        queue_timeout: Duration::from_secs(args.limits.queue_timeout.into()),
+        ..engine_options(&args.load, args.limits.parallel)
+    }
 }
 
 fn state(args: &ServeArgs, source: &ModelSource, engine: Engine, keys: Vec<ApiKey>) -> State {
@@ -135,7 +147,7 @@ fn state(args: &ServeArgs, source: &ModelSource, engine: Engine, keys: Vec<ApiKe
         limits: Limits {
             body_bytes: config::BODY_LIMIT_BYTES,
             ping_every: config::PING_EVERY,
-            drain: config::DRAIN,
+            drain: Duration::from_secs(args.limits.drain_timeout.into()),
             cut_grace: config::CUT_GRACE,
         },
         access: Access { origins: args.access.cors_origins.clone(), hosts: Vec::new(), keys },

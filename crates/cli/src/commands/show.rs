@@ -53,8 +53,14 @@ fn try_to_load(file: &Gguf) -> Result<(), EngineError> {
     if file.tensors().is_empty() {
         return toko_engine::tokenizer(file).map(drop);
     }
-    let options =
-        Options { context_tokens: Some(1), threads: Some(1), kv_type: KvType::F16, sequences: 1 };
+    let options = Options {
+        context_tokens: Some(1),
+        threads: Some(1),
+        kv_type: KvType::F16,
+        sequences: 1,
+        queue_limit: 0,
+        queue_timeout: std::time::Duration::ZERO,
+    };
     Engine::load(file, &options).map(drop)
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use toko_engine::{
     Engine, Error, Event, KvType, Opening, Options, Params, Prompt, Sampling, Summary, TokenDetails,
@@ -21,8 +22,14 @@ pub(crate) const GREEDY: Sampling = Sampling {
     seed: None,
 };
 
-pub(crate) const OPTIONS: Options =
-    Options { context_tokens: None, threads: Some(2), kv_type: KvType::F16, sequences: 8 };
+pub(crate) const OPTIONS: Options = Options {
+    context_tokens: None,
+    threads: Some(2),
+    kv_type: KvType::F16,
+    sequences: 8,
+    queue_limit: usize::MAX,
+    queue_timeout: Duration::MAX,
+};
 
 /// What one request was told.
 #[derive(Debug)]

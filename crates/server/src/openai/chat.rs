@@ -64,7 +64,7 @@ pub(crate) async fn create(
         }
         Delivery::Stream(usage) => {
             let chunks = Chunks { heading, usage, shape, ended: Vec::new() };
-            Ok(sse::respond(events, chunks, shared.cut(), shared.state.limits.ping_every))
+            sse::respond(events, chunks, shared.cut(), shared.state.limits.ping_every).await
         }
     }
 }

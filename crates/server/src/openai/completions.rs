@@ -46,7 +46,7 @@ pub(crate) async fn create(
         }
         Delivery::Stream(usage) => {
             let pieces = Pieces { heading, usage, echoes, ended: Vec::new() };
-            Ok(sse::respond(events, pieces, shared.cut(), shared.state.limits.ping_every))
+            sse::respond(events, pieces, shared.cut(), shared.state.limits.ping_every).await
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The real engine on the embedded model behind the server, against values from outside.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use toko_engine::{Engine, KvType, Options};
@@ -11,8 +12,14 @@ use crate::fake::Server;
 
 pub(crate) async fn serve_embedded() -> Server {
     let file = Gguf::open(toko_fixtures::embedded_model_path()).unwrap();
-    let options =
-        Options { context_tokens: None, threads: Some(1), kv_type: KvType::F16, sequences: 4 };
+    let options = Options {
+        context_tokens: None,
+        threads: Some(1),
+        kv_type: KvType::F16,
+        sequences: 4,
+        queue_limit: 8,
+        queue_timeout: Duration::MAX,
+    };
     Server::start(Arc::new(Engine::load(&file, &options).unwrap())).await
 }
 

@@ -15,4 +15,5 @@ mod keys;
 mod lifecycle;
 mod llama;
 mod models;
+mod queue;
 mod stream;

@@ -120,20 +120,28 @@ async fn a_failure_on_the_way_is_a_frame_before_done() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_goes_away_ends_the_stream_with_an_error() {
-    let server = Server::start(Arc::new(Fake::new(|_| Ok(())))).await;
+    let server = Server::start(Arc::new(Fake::new(|mut sink| {
+        tell(&mut sink, Event::Prefilled { tokens: 2 });
+        Ok(())
+    })))
+    .await;
     let answer = chat(server.address, &ask(json!({"stream": true}))).await;
     let frames = answer.frames();
     let error: Value = serde_json::from_str(frames[1]).unwrap();
     assert_eq!((&error["error"]["code"], frames[2]), (&json!("internal_error"), "[DONE]"));
 }
 
-/// An engine that says nothing until the returned sender is used.
-fn held() -> (Fake, mpsc::Sender<()>) {
+/// An engine that says nothing, or has computed a part of the prompt, until the returned sender is used.
+fn held(is_computed: bool) -> (Fake, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel();
     let released = Arc::new(Mutex::new(released));
     let fake = Fake::new(move |mut sink| {
         let released = Arc::clone(&released);
         thread::spawn(move || {
+            tell(&mut sink, Event::Prefilled { tokens: 0 });
+            if is_computed {
+                tell(&mut sink, Event::Prefilled { tokens: 2 });
+            }
             released.lock().unwrap().recv().unwrap();
             tell(&mut sink, text("late"));
             tell(&mut sink, Event::Finished(summary()));
@@ -144,8 +152,26 @@ fn held() -> (Fake, mpsc::Sender<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_failure_before_anything_is_computed_is_an_answer_with_its_own_status() {
+    let failing = Fake::new(|mut sink| {
+        tell(&mut sink, Event::Prefilled { tokens: 0 });
+        tell(&mut sink, Event::Failed(Error::NotANumber { position: 3 }));
+        Ok(())
+    });
+    let gone = Fake::new(|mut sink| {
+        tell(&mut sink, Event::Prefilled { tokens: 0 });
+        Ok(())
+    });
+    for (fake, code) in [(failing, "engine_error"), (gone, "internal_error")] {
+        let server = Server::start(Arc::new(fake)).await;
+        let answer = chat(server.address, &ask(json!({"stream": true}))).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (500, &json!(code)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_head_and_the_role_go_out_before_the_first_token() {
-    let (fake, release) = held();
+    let (fake, release) = held(true);
     let server = Server::start(Arc::new(fake)).await;
     let mut connection =
         Connection::post(server.address, "/v1/chat/completions", &ask(json!({"stream": true})))
@@ -158,7 +184,7 @@ async fn the_head_and_the_role_go_out_before_the_first_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_kept_alive_by_comments() {
-    let (fake, release) = held();
+    let (fake, release) = held(false);
     let server = Server::start_with(Arc::new(fake), |state| {
         state.limits.ping_every = Duration::from_millis(1);
     })
