@@ -5,9 +5,14 @@
 //! answers `Break`.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use toko_engine::{Chat, ChatTemplate, Engine, Error, Event, ModelInfo, Params, Prompt, Tokenizer};
+use toko_engine::{
+    Chat, ChatTemplate, Engine, Error, Event, ModelInfo, Occupancy, Params, Prompt, Tokenizer,
+};
+
+use crate::metrics::Metrics;
 
 /// Receives a request's events in order; after `Break` nothing more is computed for it.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
@@ -16,6 +21,9 @@ pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 pub trait Backend: Send + Sync + 'static {
     /// Returns what is loaded.
     fn info(&self) -> &ModelInfo;
+
+    /// Returns how many requests run and wait at this moment.
+    fn occupancy(&self) -> Occupancy;
 
     /// Renders and tokenizes the conversation and queues it; returns before the first event.
     ///
@@ -46,6 +54,10 @@ impl Backend for Engine {
         self.info()
     }
 
+    fn occupancy(&self) -> Occupancy {
+        self.occupancy()
+    }
+
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
         self.submit(self.chat_prompt(chat)?, params, sink)
     }
@@ -64,6 +76,56 @@ impl Backend for Engine {
 
     fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
         self.submit(prompt, params, sink)
+    }
+}
+
+/// Another backend, with every answer measured.
+pub(crate) struct Metered {
+    inner: Arc<dyn Backend>,
+    metrics: Metrics,
+}
+
+impl Metered {
+    pub(crate) fn new(inner: Arc<dyn Backend>, metrics: Metrics) -> Self {
+        Self { inner, metrics }
+    }
+
+    fn metered(&self, mut sink: Sink) -> Sink {
+        let mut meter = self.metrics.meter();
+        Box::new(move |event| {
+            meter.note(&event);
+            sink(event)
+        })
+    }
+}
+
+impl Backend for Metered {
+    fn info(&self) -> &ModelInfo {
+        self.inner.info()
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        self.inner.occupancy()
+    }
+
+    fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
+        self.inner.generate(chat, params, self.metered(sink))
+    }
+
+    fn tokenizer(&self) -> &Tokenizer {
+        self.inner.tokenizer()
+    }
+
+    fn chat_template(&self) -> &ChatTemplate {
+        self.inner.chat_template()
+    }
+
+    fn text_prompt(&self, text: &str) -> Prompt {
+        self.inner.text_prompt(text)
+    }
+
+    fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
+        self.inner.complete(prompt, params, self.metered(sink))
     }
 }
 
@@ -130,6 +192,10 @@ mod tests {
     impl Backend for Counter {
         fn info(&self) -> &ModelInfo {
             unreachable!("nobody asks what is loaded")
+        }
+
+        fn occupancy(&self) -> Occupancy {
+            unreachable!("nobody asks who is there")
         }
 
         fn generate(&self, _: &Chat, _: Params, mut sink: Sink) -> Result<(), Error> {

@@ -14,6 +14,7 @@ mod ids;
 mod intake;
 mod keys;
 mod llama;
+mod metrics;
 mod openai;
 mod sse;
 mod state;
@@ -36,7 +37,9 @@ use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
 
+use crate::backend::Metered;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::state::{Phase, Shared};
 
 pub use backend::{Backend, Sink};
@@ -54,13 +57,15 @@ const SERVER: &str = concat!("tokonoma/", env!("CARGO_PKG_VERSION"));
 /// accepting at once.
 pub async fn serve(
     listener: TcpListener,
-    state: State,
+    mut state: State,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let is_loopback = listener.local_addr()?.ip().is_loopback();
     let limits = state.limits.clone();
     let (phase, watched) = watch::channel(Phase::Open);
-    let app = router(Arc::new(Shared { state, phase: watched.clone() }), is_loopback);
+    let metrics = Metrics::new();
+    state.model.backend = Arc::new(Metered::new(state.model.backend, metrics.clone()));
+    let app = router(Arc::new(Shared { state, metrics, phase: watched.clone() }), is_loopback);
 
     // Small frames must leave at once; a refusal of the option costs latency only.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
@@ -94,6 +99,7 @@ fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
         .route("/healthz", get(health::live))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
+        .route("/metrics", get(metrics::scrape))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::retrieve))
         .route("/v1/chat/completions", post(openai::chat::create))
@@ -106,6 +112,7 @@ fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(error::answer_panic));
     access::guard(router, &shared.state.access, is_loopback)
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), metrics::count))
         .layer(middleware::from_fn(sign))
         .layer(PropagateRequestIdLayer::new(request_id.clone()))
         .layer(SetRequestIdLayer::new(request_id, ids::RequestIds))

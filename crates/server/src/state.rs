@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use toko_engine::Sampling;
 
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::{ApiKey, Backend};
 
 /// Everything that [`crate::serve`] needs besides a socket.
@@ -95,6 +96,7 @@ pub(crate) enum Phase {
 /// What the routes share.
 pub(crate) struct Shared {
     pub(crate) state: State,
+    pub(crate) metrics: Metrics,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 

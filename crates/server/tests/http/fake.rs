@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use toko_engine::{
-    Chat, ChatTemplate, Error, Event, FinishReason, ModelInfo, Opening, Params, Prompt, Sampling,
-    Special, Summary, Tokenizer,
+    Chat, ChatTemplate, Error, Event, FinishReason, ModelInfo, Occupancy, Opening, Params, Prompt,
+    Sampling, Special, Summary, Tokenizer,
 };
 use toko_gguf::Gguf;
 use toko_server::{Access, Backend, Defaults, Limits, Model, Sink, State, serve};
@@ -130,6 +130,10 @@ impl Fake {
 impl Backend for Fake {
     fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        Occupancy { running: 0, waiting: 0 }
     }
 
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {

@@ -14,6 +14,7 @@ mod fake;
 mod keys;
 mod lifecycle;
 mod llama;
+mod metrics;
 mod models;
 mod queue;
 mod stream;

@@ -1,0 +1,259 @@
+//! What the server counts, and `GET /metrics`, which tells it in the text format of Prometheus.
+//!
+//! Labels have few values: the pattern of a route, never a path, and a status. Knows no dialect: an answer is measured
+//! by the events that its engine sends.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body::{Frame, SizeHint};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use toko_engine::Event;
+
+use crate::error::ApiError;
+use crate::state::Shared;
+
+/// The content type of what [`scrape`] answers.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper ends in seconds; a long prompt on a slow processor takes minutes.
+const FIRST_TOKEN_SECONDS: [f64; 22] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+];
+
+/// Upper ends in seconds.
+const INTER_TOKEN_SECONDS: [f64; 19] = [
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
+];
+
+/// Texts that an answer may have beyond one per token, all at its end: what the decoder and the stop texts held back.
+const TEXTS_BEYOND_TOKENS: usize = 2;
+
+/// Route pattern and status.
+type Labels = [(&'static str, String); 2];
+
+/// Everything that is counted. Clones count into the same numbers.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    registry: Arc<Registry>,
+    requests: Family<Labels, Counter>,
+    in_flight: Gauge,
+    running: Gauge,
+    waiting: Gauge,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
+    first_token: Histogram,
+    inter_token: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("toko");
+        let requests = Family::default();
+        registry.register("http_requests", "HTTP requests answered", requests.clone());
+        let in_flight = Gauge::default();
+        registry.register(
+            "http_requests_in_flight",
+            "HTTP requests whose answer is not complete",
+            in_flight.clone(),
+        );
+        let running = Gauge::default();
+        registry.register("requests_running", "Answers that are being computed", running.clone());
+        let waiting = Gauge::default();
+        registry.register("requests_waiting", "Requests that wait their turn", waiting.clone());
+        let prompt_tokens = Counter::default();
+        registry.register("prompt_tokens", "Prompt tokens computed", prompt_tokens.clone());
+        let generated_tokens = Counter::default();
+        registry.register("generated_tokens", "Tokens generated", generated_tokens.clone());
+        let first_token = Histogram::new(FIRST_TOKEN_SECONDS);
+        registry.register(
+            "time_to_first_token_seconds",
+            "From the arrival of a request at the engine to its first token",
+            first_token.clone(),
+        );
+        let inter_token = Histogram::new(INTER_TOKEN_SECONDS);
+        registry.register(
+            "inter_token_latency_seconds",
+            "Between two tokens of an answer",
+            inter_token.clone(),
+        );
+        Self {
+            registry: Arc::new(registry),
+            requests,
+            in_flight,
+            running,
+            waiting,
+            prompt_tokens,
+            generated_tokens,
+            first_token,
+            inter_token,
+        }
+    }
+
+    /// Starts to measure one answer.
+    pub(crate) fn meter(&self) -> Meter {
+        Meter {
+            metrics: self.clone(),
+            last: Instant::now(),
+            prompt_tokens: 0,
+            texts: 0,
+            observed: 0,
+            pending: VecDeque::new(),
+        }
+    }
+}
+
+/// Writes down everything that was counted up to now.
+pub(crate) async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
+    let metrics = &shared.metrics;
+    let occupancy = shared.state.model.backend.occupancy();
+    let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    metrics.running.set(gauge(occupancy.running));
+    metrics.waiting.set(gauge(occupancy.waiting));
+    let mut text = String::new();
+    // Writing into a text cannot fail.
+    encode(&mut text, &metrics.registry).map_err(|_| ApiError::Panicked)?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+}
+
+/// Counts a request by its route and status, and keeps it in flight until its body is gone.
+pub(crate) async fn count(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let metrics = shared.metrics.clone();
+    let route =
+        request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let flight = Flight::begin(&metrics.in_flight);
+    let response = next.run(request).await;
+    let status = response.status().as_str().to_owned();
+    metrics.requests.get_or_create(&[("route", route), ("status", status)]).inc();
+    response.map(|body| Body::new(Flying { body, _flight: flight }))
+}
+
+/// One request in flight.
+struct Flight(Gauge);
+
+impl Flight {
+    fn begin(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// A body whose end ends the flight.
+struct Flying {
+    body: Body,
+    _flight: Flight,
+}
+
+impl HttpBody for Flying {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Measures one answer by its events; what is not accounted for by then is counted when it is dropped.
+pub(crate) struct Meter {
+    metrics: Metrics,
+    /// When the request came, then when its last token did.
+    last: Instant,
+    prompt_tokens: usize,
+    texts: usize,
+    /// Intervals between tokens that were observed.
+    observed: usize,
+    /// The last intervals between texts, which may not all belong to tokens.
+    pending: VecDeque<Duration>,
+}
+
+impl Meter {
+    /// Takes note of an event before its receiver does.
+    pub(crate) fn note(&mut self, event: &Event) {
+        match event {
+            Event::Prefilled { tokens } => self.prompt_tokens = *tokens,
+            Event::Text { .. } => self.text(Instant::now()),
+            Event::Finished(summary) => {
+                if self.texts == 0 && summary.completion_tokens > 0 {
+                    self.text(Instant::now());
+                }
+                (self.prompt_tokens, self.texts) =
+                    (summary.prompt_tokens, summary.completion_tokens);
+                self.close();
+            }
+            Event::Failed(_) => self.close(),
+        }
+    }
+
+    fn text(&mut self, now: Instant) {
+        let interval = now - self.last;
+        self.last = now;
+        self.texts += 1;
+        if self.texts == 1 {
+            self.metrics.first_token.observe(interval.as_secs_f64());
+            return;
+        }
+        self.pending.push_back(interval);
+        if self.pending.len() > TEXTS_BEYOND_TOKENS {
+            self.observe_pending(1);
+        }
+    }
+
+    fn observe_pending(&mut self, count: usize) {
+        for interval in self.pending.drain(..count.min(self.pending.len())) {
+            self.metrics.inter_token.observe(interval.as_secs_f64());
+            self.observed += 1;
+        }
+    }
+
+    /// Counts what is known; there is nothing left to count after it.
+    fn close(&mut self) {
+        let intervals = self.texts.saturating_sub(1);
+        self.observe_pending(intervals.saturating_sub(self.observed));
+        self.pending.clear();
+        let count = |tokens: &mut usize| u64::try_from(std::mem::take(tokens)).unwrap_or(u64::MAX);
+        self.metrics.prompt_tokens.inc_by(count(&mut self.prompt_tokens));
+        self.metrics.generated_tokens.inc_by(count(&mut self.texts));
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
