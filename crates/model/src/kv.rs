@@ -245,11 +245,10 @@ mod tests {
         slices
             .map(|slice| {
                 let KvSlice::F32 { keys, values } = slice else { return None };
+                let (key, value) = (keys[0].to_bits(), (-keys[0]).to_bits());
                 let is_marked = keys.len() == PAGE_TOKENS
-                    && keys
-                        .iter()
-                        .zip(values)
-                        .all(|(&key, &value)| key == keys[0] && value == -key);
+                    && keys.iter().all(|number| number.to_bits() == key)
+                    && values.iter().all(|number| number.to_bits() == value);
                 is_marked.then_some(keys[0])
             })
             .collect()
