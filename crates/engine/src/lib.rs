@@ -8,6 +8,7 @@
 mod error;
 mod load;
 mod logprobs;
+mod prefix;
 mod request;
 mod sampler;
 mod scheduler;

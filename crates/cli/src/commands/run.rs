@@ -44,7 +44,14 @@ pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
         KvTypeName::F16 => KvType::F16,
         KvTypeName::F32 => KvType::F32,
     };
-    Options { context_tokens: load.ctx, threads: load.threads, kv_type, sequences }
+    Options {
+        context_tokens: load.ctx,
+        threads: load.threads,
+        kv_type,
+        sequences,
+        // A chat's every question repeats the conversation before it.
+        prefix_cache_tokens: None,
+    }
 }
 
 /// Turns generation settings into one request's parameters.
@@ -73,7 +80,7 @@ pub(crate) fn note_timings(summary: &Summary, seed: u64) {
     let (prefill, decode) = (summary.prefill.as_secs_f64(), summary.decode.as_secs_f64());
     // The first token comes out of the prefill.
     let decoded = summary.completion_tokens.saturating_sub(1);
-    note(&rate_line("prefill", summary.prompt_tokens, prefill));
+    note(&rate_line("prefill", summary.prompt_tokens - summary.cached_tokens, prefill));
     note(&rate_line("decode", decoded, decode));
     let reason = match summary.reason {
         FinishReason::Stop => "the answer was complete",

@@ -10,7 +10,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
-use toko_engine::Engine;
+use toko_engine::{Engine, Options};
 use toko_server::{Access, Defaults, Limits, Model, State};
 
 use crate::{
@@ -116,7 +116,11 @@ fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u16), Failure
 }
 
 async fn load(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<Engine> {
-    let (source, options) = (source.clone(), engine_options(&args.load, args.parallel));
+    let source = source.clone();
+    let options = Options {
+        prefix_cache_tokens: args.prefix_cache_tokens,
+        ..engine_options(&args.load, args.parallel)
+    };
     tokio::task::spawn_blocking(move || load_engine(&source, &options)).await?
 }
 

@@ -53,8 +53,13 @@ fn try_to_load(file: &Gguf) -> Result<(), EngineError> {
     if file.tensors().is_empty() {
         return toko_engine::tokenizer(file).map(drop);
     }
-    let options =
-        Options { context_tokens: Some(1), threads: Some(1), kv_type: KvType::F16, sequences: 1 };
+    let options = Options {
+        context_tokens: Some(1),
+        threads: Some(1),
+        kv_type: KvType::F16,
+        sequences: 1,
+        prefix_cache_tokens: Some(0),
+    };
     Engine::load(file, &options).map(drop)
 }
 

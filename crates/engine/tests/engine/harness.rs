@@ -21,8 +21,13 @@ pub(crate) const GREEDY: Sampling = Sampling {
     seed: None,
 };
 
-pub(crate) const OPTIONS: Options =
-    Options { context_tokens: None, threads: Some(2), kv_type: KvType::F16, sequences: 8 };
+pub(crate) const OPTIONS: Options = Options {
+    context_tokens: None,
+    threads: Some(2),
+    kv_type: KvType::F16,
+    sequences: 8,
+    prefix_cache_tokens: None,
+};
 
 /// What one request was told.
 #[derive(Debug)]

@@ -5,3 +5,4 @@ mod ending;
 mod harness;
 mod logprobs;
 mod perplexity;
+mod prefix;
