@@ -216,6 +216,10 @@ pub(crate) struct LimitArgs {
     #[arg(long, env = "TOKO_PARALLEL", value_name = "N", default_value_t = config::SERVED_SEQUENCES)]
     #[arg(value_parser = number::whole(config::SERVED_SEQUENCE_COUNTS))]
     pub(crate) parallel: usize,
+    /// Tokens of earlier conversations kept, so that what begins the same is not computed again; 0
+    /// keeps none [default: as many as one context holds]
+    #[arg(long, env = "TOKO_PREFIX_CACHE_TOKENS", value_name = "N", value_parser = number::whole(0..=usize::MAX))]
+    pub(crate) prefix_cache_tokens: Option<usize>,
     /// Requests that may wait their turn; further ones are told at once when to come back
     #[arg(long, env = "TOKO_QUEUE_LIMIT", value_name = "N", default_value_t = config::QUEUE_LIMIT)]
     #[arg(value_parser = number::whole(config::QUEUE_LIMITS))]

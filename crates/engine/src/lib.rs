@@ -8,6 +8,7 @@
 mod error;
 mod load;
 mod logprobs;
+mod prefix;
 mod queue;
 mod request;
 mod sampler;

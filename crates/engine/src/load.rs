@@ -10,11 +10,11 @@ use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorInfo;
 use toko_kernels::isa::Tier;
 use toko_kernels::pool::default_threads;
-use toko_model::{Config, KvCache, Model, Scratch};
+use toko_model::{Config, Model};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
-use crate::queue::{Gate, Line, Occupancy};
-use crate::worker::{CHUNK_TOKENS, Job, Worker};
+use crate::queue::{Gate, Occupancy};
+use crate::worker::{Job, Worker};
 use crate::{Error, Event, Opening, Params, Prompt, vocabulary};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
@@ -35,6 +35,12 @@ pub struct Options {
     pub queue_limit: usize,
     /// How long a request may wait; after that it fails without having been computed.
     pub queue_timeout: Duration,
+    /// Tokens of earlier prompts and answers whose keys and values are kept for prompts that begin
+    /// the same; 0 keeps none, `None` as many as one context holds.
+    ///
+    /// They give way to running sequences: both together never take more than all contexts full,
+    /// or this where it is more.
+    pub prefix_cache_tokens: Option<usize>,
 }
 
 /// What a loaded model is, for people and for clients.
@@ -99,29 +105,15 @@ impl Engine {
         let mut info = describe(file, model.config())?;
         info.context_tokens = context_tokens(&info, options)?;
         (info.tier, info.threads) = (tier.name(), threads);
-        let sequences = options.sequences.max(1);
-        let worker = Worker {
-            kv: KvCache::new(model.config(), options.kv_type),
-            scratch: Scratch::new(
-                model.config(),
-                CHUNK_TOKENS + sequences,
-                sequences,
-                info.context_tokens,
-                threads,
-            ),
-            model,
-            tokenizer: Arc::clone(&tokenizer),
-            context_tokens: info.context_tokens,
-            max_sequences: sequences,
-            line: Line::default(),
-            running: Vec::new(),
-        };
+        let context_tokens = info.context_tokens;
+        let worker = Worker::new(model, Arc::clone(&tokenizer), options, context_tokens, threads);
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name("toko-engine".to_owned())
             .spawn(move || worker.run(&receiver))
             .map_err(|source| Error::Thread { source })?;
         let jobs = Mutex::new(Some(sender));
+        let sequences = options.sequences.max(1);
         let gate = Arc::new(Gate::new(sequences, options.queue_limit, options.queue_timeout));
         let shared = Shared { info, tokenizer, template, gate, jobs, worker: Some(thread) };
         Ok(Self { shared: Arc::new(shared) })

@@ -101,6 +101,8 @@ pub struct Summary {
     pub reason: FinishReason,
     /// Tokens in the prompt.
     pub prompt_tokens: usize,
+    /// How many of them were not computed because an earlier request had.
+    pub cached_tokens: usize,
     /// Tokens generated, the end-of-generation token included.
     pub completion_tokens: usize,
     /// Wall time from the first prompt chunk to the first token.
@@ -113,10 +115,10 @@ pub struct Summary {
 /// `Text`, then one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event {
-    /// So many tokens of the prompt are computed, at first none; the chance to cancel a long one. While a request
+    /// So many tokens of the prompt are done, at first none; the chance to cancel a long one. While a request
     /// waits for its turn it may be told several times that none are.
     Prefilled {
-        /// Tokens computed so far.
+        /// Tokens computed or re-used so far.
         tokens: usize,
     },
     /// One more token's text.

@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use toko_model::{KvCache, Model, PageTable, Rows, Scratch, Slot};
+use toko_model::{KvCache, Model, PAGE_TOKENS, PageTable, Rows, Scratch, Slot};
 use toko_tokenizer::{Detokenizer, Tokenizer};
 
 use crate::logprobs::Ledger;
+use crate::prefix::PrefixCache;
 use crate::queue::{Line, Ticket};
 use crate::sampler::Sampler;
 use crate::scheduler::{Part, Position, plan};
 use crate::stop::{Progress, StopMatcher};
-use crate::{Error, Event, FinishReason, Opening, Params, Prompt, Summary};
+use crate::{Error, Event, FinishReason, Opening, Options, Params, Prompt, Summary};
 
 /// Prompt tokens that one pass computes at most: long enough to read the weights seldom, short
 /// enough that a running answer hardly stalls.
-pub(crate) const CHUNK_TOKENS: usize = 256;
+const CHUNK_TOKENS: usize = 256;
 
 /// Receives the events of one request; `Break` ends it.
 pub(crate) type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
@@ -36,23 +37,26 @@ pub(crate) struct Job {
 
 /// What the worker thread owns.
 pub(crate) struct Worker {
-    pub(crate) model: Model,
-    pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) kv: KvCache,
-    pub(crate) scratch: Scratch,
-    pub(crate) context_tokens: usize,
-    pub(crate) max_sequences: usize,
-    pub(crate) line: Line,
-    pub(crate) running: Vec<Sequence>,
+    model: Model,
+    tokenizer: Arc<Tokenizer>,
+    kv: KvCache,
+    prefix: PrefixCache,
+    scratch: Scratch,
+    context_tokens: usize,
+    max_sequences: usize,
+    line: Line,
+    running: Vec<Sequence>,
 }
 
 /// A request that is being computed.
-pub(crate) struct Sequence {
+struct Sequence {
     /// The prompt and the answer so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
     /// Tokens whose keys and values are in the cache.
     cached: usize,
+    /// How many of these were there before.
+    reused: usize,
     /// Length of `tokens` at which the answer is cut.
     max_tokens: usize,
     pages: PageTable,
@@ -69,6 +73,38 @@ pub(crate) struct Sequence {
 }
 
 impl Worker {
+    /// Makes a worker that runs nothing yet, with caches and buffers as large as they have to be.
+    pub(crate) fn new(
+        model: Model,
+        tokenizer: Arc<Tokenizer>,
+        options: &Options,
+        context_tokens: usize,
+        threads: usize,
+    ) -> Self {
+        let max_sequences = options.sequences.max(1);
+        let prefix_tokens = options.prefix_cache_tokens.unwrap_or(context_tokens);
+        Self {
+            kv: KvCache::new(model.config(), options.kv_type),
+            prefix: PrefixCache::new(
+                prefix_tokens,
+                max_sequences * context_tokens.div_ceil(PAGE_TOKENS),
+            ),
+            scratch: Scratch::new(
+                model.config(),
+                CHUNK_TOKENS + max_sequences,
+                max_sequences,
+                context_tokens,
+                threads,
+            ),
+            model,
+            tokenizer,
+            context_tokens,
+            max_sequences,
+            line: Line::default(),
+            running: Vec::new(),
+        }
+    }
+
     /// Serves until the sending side is dropped, then ends what is running.
     pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
         loop {
@@ -84,10 +120,15 @@ impl Worker {
             if self.running.is_empty() {
                 continue;
             }
-            // A panic is a defect of ours; it must not take the other requests' engine with it.
-            if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
-                self.fail_all(|| Error::Panicked);
-            }
+            self.guarded_step();
+        }
+    }
+
+    /// A pass whose panic, a defect of ours, does not take the other requests' engine with it.
+    fn guarded_step(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
+            self.fail_all(|| Error::Panicked);
+            self.prefix.clear(&mut self.kv);
         }
     }
 
@@ -126,6 +167,7 @@ impl Worker {
             max_tokens: prompt.len() + params.max_tokens.unwrap_or(room).min(room),
             tokens: prompt,
             cached: 0,
+            reused: 0,
             pages: PageTable::default(),
             sampler: Sampler::new(params.sampling, params.logit_bias),
             detokenizer: match opening {
@@ -143,6 +185,7 @@ impl Worker {
 
     /// One forward pass over all sequences, then one token for each that is ready for it.
     fn step(&mut self) {
+        self.reuse();
         let positions: Vec<Position> = self
             .running
             .iter()
@@ -151,7 +194,9 @@ impl Worker {
         let parts = plan(&positions, CHUNK_TOKENS);
         for part in &parts {
             let sequence = &mut self.running[part.sequence];
-            self.kv.grow(&mut sequence.pages, sequence.cached + part.tokens);
+            let positions = sequence.cached + part.tokens;
+            self.prefix.make_room(sequence.pages.missing_pages(positions), &mut self.kv);
+            self.kv.grow(&mut sequence.pages, positions);
         }
         let slots: Vec<Slot<'_>> =
             parts.iter().map(|part| self.running[part.sequence].slot(part)).collect();
@@ -160,13 +205,32 @@ impl Worker {
         let mut ended = Vec::new();
         for part in &parts {
             let row = if part.completes { rows.next() } else { None };
-            if self.running[part.sequence].advance(part, row, &self.tokenizer).is_break() {
+            let sequence = &mut self.running[part.sequence];
+            let flow = sequence.advance(part, row, &self.tokenizer);
+            if sequence.cached % PAGE_TOKENS < part.tokens {
+                let done = &sequence.tokens[..sequence.cached];
+                self.prefix.keep(done, &sequence.pages, &mut self.kv);
+            }
+            if flow.is_break() {
                 ended.push(part.sequence);
             }
         }
         for index in ended.into_iter().rev() {
             let sequence = self.running.remove(index);
             self.kv.release(sequence.pages);
+        }
+    }
+
+    /// Gives the prompts that are not begun the pages that need not be computed for them.
+    ///
+    /// Before every pass: what is ahead of a prompt may be computing what it begins with.
+    fn reuse(&mut self) {
+        let is_begun = |sequence: &Sequence| sequence.cached > sequence.reused;
+        for sequence in self.running.iter_mut().filter(|sequence| !is_begun(sequence)) {
+            let tokens = self.prefix.reuse(&sequence.tokens, &mut sequence.pages, &mut self.kv);
+            // What it was given stays its own, whatever has been evicted since.
+            sequence.reused = sequence.reused.max(tokens);
+            sequence.cached = sequence.reused;
         }
     }
 
@@ -266,6 +330,7 @@ impl Sequence {
         (self.sink)(Event::Finished(Summary {
             reason,
             prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.reused,
             completion_tokens: self.tokens.len() - self.prompt_tokens,
             prefill: first_token - self.started,
             decode: first_token.elapsed(),
@@ -273,3 +338,6 @@ impl Sequence {
         ControlFlow::Break(())
     }
 }
+
+#[cfg(test)]
+mod tests;

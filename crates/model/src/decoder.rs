@@ -92,7 +92,8 @@ impl Model {
     ///
     /// # Panics
     /// When the slots hold more tokens, rows or positions than `scratch` was made for, when a
-    /// token is outside the vocabulary, or when a slot's pages are too few.
+    /// token is outside the vocabulary, or when a slot's pages are too few or shared where the
+    /// pass writes.
     pub fn forward<'s>(
         &self,
         slots: &[Slot<'_>],

@@ -1,7 +1,10 @@
 //! The KV cache: keys and values of every layer in pages of 64 positions.
 //!
-//! A page is allocated when a sequence grows into it and freed when the sequence ends, so what
-//! is resident is what is in use. The cache knows no sequence: whoever owns a [`PageTable`] does.
+//! A page is allocated when a table grows into it and freed when the last table that holds it is
+//! released, so what is resident is what is in use. A page in several tables is never written.
+//! The cache knows no sequence: whoever owns a [`PageTable`] does.
+
+use std::ops::Range;
 
 use half::f16;
 use toko_kernels::attention::KvSlice;
@@ -33,10 +36,17 @@ impl KvType {
 
 /// The pages of one sequence, in order of position.
 ///
-/// Made and grown by [`KvCache::grow`]; given back by [`KvCache::release`].
+/// Grown by [`KvCache::grow`] and [`KvCache::share`]; given back by [`KvCache::release`].
 #[derive(Debug, Default)]
 pub struct PageTable {
     pages: Vec<usize>,
+}
+
+impl PageTable {
+    /// Returns the pages that [`KvCache::grow`] has to allocate for `positions`.
+    pub fn missing_pages(&self, positions: usize) -> usize {
+        positions.div_ceil(PAGE_TOKENS).saturating_sub(self.pages.len())
+    }
 }
 
 enum Page {
@@ -53,6 +63,8 @@ pub struct KvCache {
     kv_heads: usize,
     head_dim: usize,
     pages: Vec<Option<Page>>,
+    /// How many tables hold each page.
+    holders: Vec<usize>,
     free: Vec<usize>,
 }
 
@@ -65,6 +77,7 @@ impl KvCache {
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             pages: Vec::new(),
+            holders: Vec::new(),
             free: Vec::new(),
         }
     }
@@ -74,24 +87,39 @@ impl KvCache {
         self.page_elements() * self.kind.element_bytes()
     }
 
-    /// Pages in use by all sequences.
+    /// Pages held by at least one table.
     pub fn pages_in_use(&self) -> usize {
         self.pages.len() - self.free.len()
     }
 
     /// Allocates pages until `table` has room for `positions`.
     pub fn grow(&mut self, table: &mut PageTable, positions: usize) {
-        while table.pages.len() * PAGE_TOKENS < positions {
+        for _ in 0..table.missing_pages(positions) {
             let page = self.allocate();
             table.pages.push(page);
         }
     }
 
-    /// Frees all pages of a sequence.
+    /// Appends some pages of one table to another; from here on both hold them and neither may
+    /// have positions in them written.
+    ///
+    /// # Panics
+    /// When `from` has no such pages.
+    pub fn share(&mut self, from: &PageTable, pages: Range<usize>, to: &mut PageTable) {
+        for &page in &from.pages[pages] {
+            self.holders[page] += 1;
+            to.pages.push(page);
+        }
+    }
+
+    /// Gives a table's pages back; those that no other table holds are freed.
     pub fn release(&mut self, table: PageTable) {
         for page in table.pages {
-            self.pages[page] = None;
-            self.free.push(page);
+            self.holders[page] -= 1;
+            if self.holders[page] == 0 {
+                self.pages[page] = None;
+                self.free.push(page);
+            }
         }
     }
 
@@ -107,9 +135,11 @@ impl KvCache {
         };
         if let Some(index) = self.free.pop() {
             self.pages[index] = Some(page);
+            self.holders[index] = 1;
             return index;
         }
         self.pages.push(Some(page));
+        self.holders.push(1);
         self.pages.len() - 1
     }
 
@@ -128,6 +158,7 @@ impl KvCache {
         values: &[f32],
     ) {
         let page = table.pages[position / PAGE_TOKENS];
+        assert_eq!(self.holders[page], 1, "a shared page is never written");
         let row = position % PAGE_TOKENS * self.head_dim;
         for (part, source) in [keys, values].into_iter().enumerate() {
             for (head, source) in source.chunks_exact(self.head_dim).enumerate() {
@@ -160,5 +191,114 @@ impl KvCache {
                 }
             },
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use toko_kernels::attention::KvSlice;
+
+    use super::{KvCache, KvType, PAGE_TOKENS, PageTable};
+
+    /// What may happen to tables; numbers are taken modulo what there is.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Grow { table: usize, pages: usize },
+        Share { from: usize, pages: usize },
+        Release { table: usize },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0usize..9, 1usize..4).prop_map(|(table, pages)| Step::Grow { table, pages }),
+            (0usize..9, 0usize..6).prop_map(|(from, pages)| Step::Share { from, pages }),
+            (0usize..9).prop_map(|table| Step::Release { table }),
+        ];
+        proptest::collection::vec(step, 1..80)
+    }
+
+    fn empty() -> KvCache {
+        KvCache {
+            kind: KvType::F32,
+            layers: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            pages: Vec::new(),
+            holders: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Writes a number that no other page has into every position of a page.
+    fn mark(kv: &mut KvCache, table: &PageTable, page: usize, mark: f32) {
+        for position in page * PAGE_TOKENS..(page + 1) * PAGE_TOKENS {
+            kv.store(table, 0, position, &[mark], &[-mark]);
+        }
+    }
+
+    /// The marks of a table's pages; a page that is not marked through and through has none.
+    fn marks(kv: &KvCache, table: &PageTable) -> Vec<Option<f32>> {
+        let slices = kv.head(table, 0, 0, table.pages.len() * PAGE_TOKENS);
+        slices
+            .map(|slice| {
+                let KvSlice::F32 { keys, values } = slice else { return None };
+                let (key, value) = (keys[0].to_bits(), (-keys[0]).to_bits());
+                let is_marked = keys.len() == PAGE_TOKENS
+                    && keys.iter().all(|number| number.to_bits() == key)
+                    && values.iter().all(|number| number.to_bits() == value);
+                is_marked.then_some(keys[0])
+            })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_lives_with_its_content_exactly_as_long_as_a_table_holds_it(steps in steps()) {
+            let mut kv = empty();
+            let mut tables = vec![(PageTable::default(), Vec::new())];
+            let mut last = 0.0;
+            for step in steps {
+                match step {
+                    Step::Grow { table, pages } => {
+                        let index = table % tables.len();
+                        let (table, expected) = &mut tables[index];
+                        let whole = expected.len() + pages;
+                        prop_assert_eq!(table.missing_pages(whole * PAGE_TOKENS), pages);
+                        kv.grow(table, whole * PAGE_TOKENS);
+                        for page in expected.len()..whole {
+                            last += 1.0;
+                            mark(&mut kv, table, page, last);
+                            expected.push(Some(last));
+                        }
+                    }
+                    Step::Share { from, pages } => {
+                        let (from, expected) = &tables[from % tables.len()];
+                        let pages = pages.min(expected.len());
+                        let (mut table, expected) = (PageTable::default(), expected[..pages].to_vec());
+                        kv.share(from, 0..pages, &mut table);
+                        tables.push((table, expected));
+                    }
+                    Step::Release { table } => {
+                        let (table, _) = tables.swap_remove(table % tables.len());
+                        kv.release(table);
+                        tables.push((PageTable::default(), Vec::new()));
+                    }
+                }
+                let held = tables.iter().flat_map(|(_, expected)| expected).flatten();
+                let distinct: BTreeSet<u32> = held.map(|mark| mark.to_bits()).collect();
+                prop_assert_eq!(kv.pages_in_use(), distinct.len());
+                for (table, expected) in &tables {
+                    prop_assert_eq!(&marks(&kv, table), expected);
+                }
+            }
+            for (table, _) in tables {
+                kv.release(table);
+            }
+            prop_assert_eq!(kv.pages_in_use(), 0);
+            prop_assert!(kv.pages.iter().all(Option::is_none), "a page in use by nobody is freed");
+        }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
         // Whoever asks in the foreground asks one thing after the other.
         queue_limit: usize::MAX,
         queue_timeout: std::time::Duration::MAX,
+        // A chat's every question repeats the conversation before it.
+        prefix_cache_tokens: None,
     }
 }
 
@@ -81,7 +83,7 @@ pub(crate) fn note_timings(summary: &Summary, seed: u64) {
     let (prefill, decode) = (summary.prefill.as_secs_f64(), summary.decode.as_secs_f64());
     // The first token comes out of the prefill.
     let decoded = summary.completion_tokens.saturating_sub(1);
-    note(&rate_line("prefill", summary.prompt_tokens, prefill));
+    note(&rate_line("prefill", summary.prompt_tokens - summary.cached_tokens, prefill));
     note(&rate_line("decode", decoded, decode));
     let reason = match summary.reason {
         FinishReason::Stop => "the answer was complete",

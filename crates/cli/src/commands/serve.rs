@@ -131,6 +131,7 @@ fn served_options(args: &ServeArgs) -> Options {
     Options {
         queue_limit: args.limits.queue_limit,
         queue_timeout: Duration::from_secs(args.limits.queue_timeout.into()),
+        prefix_cache_tokens: args.limits.prefix_cache_tokens,
         ..engine_options(&args.load, args.limits.parallel)
     }
 }

@@ -60,6 +60,7 @@ fn try_to_load(file: &Gguf) -> Result<(), EngineError> {
         sequences: 1,
         queue_limit: 0,
         queue_timeout: std::time::Duration::ZERO,
+        prefix_cache_tokens: Some(0),
     };
     Engine::load(file, &options).map(drop)
 }

@@ -97,6 +97,28 @@ fn it_tells_its_address_answers_and_ends_well_on_sigterm() {
 }
 
 #[test]
+fn what_was_computed_is_kept_unless_no_token_may_be() {
+    let cached = |arguments: &[&str]| {
+        let server = Server::start(arguments);
+        let question = "Tell me a story about a fox named Pip. ".repeat(12);
+        let body = serde_json::json!({
+            "model": "default", "max_tokens": 1, "messages": [{"role": "user", "content": question}],
+        });
+        let ask = || {
+            let answer = server.ask("POST /v1/chat/completions", &body.to_string());
+            let (_, json) = answer.split_once("\r\n\r\n").unwrap();
+            let json: Value = serde_json::from_str(json).unwrap();
+            json["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        };
+        (ask(), ask())
+    };
+    assert_eq!(cached(&["--prefix-cache-tokens", "0"]), (0, 0));
+    assert_eq!(cached(&["--prefix-cache-tokens", "64"]), (0, 64));
+    let (first, second) = cached(&[]);
+    assert!(first == 0 && second >= 128 && second % 64 == 0, "{first}, {second}");
+}
+
+#[test]
 fn sigint_is_an_end_like_sigterm() {
     let mut server = Server::start(&[]);
     server.signal("INT");

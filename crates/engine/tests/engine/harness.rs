@@ -29,6 +29,7 @@ pub(crate) const OPTIONS: Options = Options {
     sequences: 8,
     queue_limit: usize::MAX,
     queue_timeout: Duration::MAX,
+    prefix_cache_tokens: None,
 };
 
 /// What one request was told.

@@ -5,4 +5,5 @@ mod ending;
 mod harness;
 mod logprobs;
 mod perplexity;
+mod prefix;
 mod waiting;

@@ -3,7 +3,7 @@
 use toko_fixtures::{embedded_model_golden, embedded_model_path};
 use toko_gguf::Gguf;
 use toko_kernels::isa::Tier;
-use toko_model::{KvCache, KvType, Model, PageTable, Rows, Scratch, Slot};
+use toko_model::{KvCache, KvType, Model, PAGE_TOKENS, PageTable, Rows, Scratch, Slot};
 
 use crate::harness::{Runner, ids};
 
@@ -145,4 +145,33 @@ fn a_page_is_given_back_when_its_sequence_ends() {
     assert_eq!(kv.pages_in_use(), 2);
     kv.release(pages);
     assert_eq!(kv.pages_in_use(), 0);
+}
+
+#[test]
+fn a_sequence_on_shared_pages_gets_the_logits_that_it_gets_alone() {
+    let file = embedded();
+    let prompts = golden_prompts();
+    let longest = &prompts[0];
+    let whole = longest.len() / PAGE_TOKENS * PAGE_TOKENS;
+    assert!(whole >= PAGE_TOKENS, "the longest golden prompt fills a page");
+    for kv_type in [KvType::F16, KvType::F32] {
+        let other = [&longest[..whole], &prompts[1][..]].concat();
+        let mut runner = Runner::new(&file, Tier::detect(), 2, kv_type, 512);
+        let alone = bits(&runner.last_logits(&other));
+
+        let model = Model::bind(&file, Tier::detect(), 2).expect("the embedded model runs");
+        let mut kv = KvCache::new(model.config(), kv_type);
+        let mut scratch = Scratch::new(model.config(), 512, 1, 512, 2);
+        let mut run = |kv: &mut KvCache, tokens: &[u32], start: usize, pages: &PageTable| {
+            let slot = Slot { tokens: &tokens[start..], start, pages, rows: Rows::Last };
+            bits(model.forward(&[slot], kv, &mut scratch))
+        };
+        let (mut first, mut second) = (PageTable::default(), PageTable::default());
+        kv.grow(&mut first, longest.len());
+        run(&mut kv, longest, 0, &first);
+        kv.share(&first, 0..whole / PAGE_TOKENS, &mut second);
+        kv.release(first);
+        kv.grow(&mut second, other.len());
+        assert!(run(&mut kv, &other, whole, &second) == alone, "{kv_type:?} differs");
+    }
 }

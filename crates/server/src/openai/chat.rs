@@ -157,6 +157,8 @@ pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
 pub(super) fn account<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Value {
     let add = |sum: Summary, next: Summary| Summary {
         completion_tokens: sum.completion_tokens + next.completion_tokens,
+        // What one choice computed and another re-used was not known before this request.
+        cached_tokens: sum.cached_tokens.min(next.cached_tokens),
         ..sum
     };
     summaries.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
@@ -168,7 +170,7 @@ pub(super) fn usage(summary: &Summary) -> Value {
         "prompt_tokens": summary.prompt_tokens,
         "completion_tokens": summary.completion_tokens,
         "total_tokens": summary.prompt_tokens + summary.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": summary.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     })
 }

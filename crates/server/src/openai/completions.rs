@@ -125,6 +125,7 @@ fn choice(index: usize, text: &str, finish_reason: Option<&str>) -> Value {
 fn total<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Value {
     let add = |sum: Summary, next: Summary| Summary {
         prompt_tokens: sum.prompt_tokens + next.prompt_tokens,
+        cached_tokens: sum.cached_tokens + next.cached_tokens,
         completion_tokens: sum.completion_tokens + next.completion_tokens,
         ..next
     };

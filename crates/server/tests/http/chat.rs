@@ -56,7 +56,7 @@ async fn a_whole_answer_has_the_public_shape() {
         "completion_tokens": 4,
         "total_tokens": 13,
         "prompt_tokens_details": {
-          "cached_tokens": 0
+          "cached_tokens": 6
         },
         "completion_tokens_details": {
           "reasoning_tokens": 0

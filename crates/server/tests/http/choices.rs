@@ -70,7 +70,7 @@ async fn streamed_choices_are_mixed_as_they_come_and_each_ends_once() {
     [{"index":1,"delta":{},"logprobs":null,"finish_reason":"length"}] null
     [{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}] null
     [{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}] null
-    [] {"prompt_tokens":9,"completion_tokens":5,"total_tokens":14,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}
+    [] {"prompt_tokens":9,"completion_tokens":5,"total_tokens":14,"prompt_tokens_details":{"cached_tokens":6},"completion_tokens_details":{"reasoning_tokens":0}}
     [DONE]
     "#);
 }

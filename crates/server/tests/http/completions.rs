@@ -57,6 +57,7 @@ fn mixed() -> Fake {
         let cut = Summary {
             reason: FinishReason::Length,
             prompt_tokens: 1,
+            cached_tokens: 0,
             completion_tokens: 2,
             ..summary()
         };
@@ -96,7 +97,7 @@ async fn a_whole_completion_has_the_public_shape() {
         "completion_tokens": 4,
         "total_tokens": 13,
         "prompt_tokens_details": {
-          "cached_tokens": 0
+          "cached_tokens": 6
         },
         "completion_tokens_details": {
           "reasoning_tokens": 0
@@ -168,7 +169,7 @@ async fn a_stream_of_several_prompts_mixes_them_and_ends_with_one_account() {
     {"choices":[{"text":"b1","index":1,"logprobs":null,"finish_reason":null}],"usage":null}
     {"choices":[{"text":"","index":1,"logprobs":null,"finish_reason":"length"}],"usage":null}
     {"choices":[{"text":"","index":0,"logprobs":null,"finish_reason":"stop"}],"usage":null}
-    {"choices":[],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}
+    {"choices":[],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29,"prompt_tokens_details":{"cached_tokens":12},"completion_tokens_details":{"reasoning_tokens":0}}}
     [DONE]
     "#);
 }

@@ -19,6 +19,7 @@ pub(crate) async fn serve_embedded() -> Server {
         sequences: 4,
         queue_limit: 8,
         queue_timeout: Duration::MAX,
+        prefix_cache_tokens: None,
     };
     Server::start(Arc::new(Engine::load(&file, &options).unwrap())).await
 }
@@ -136,6 +137,27 @@ async fn a_streamed_answer_is_the_whole_answer_in_pieces() {
     let body = whole.json();
     assert_eq!((&finish, &usage), (&body["choices"][0]["finish_reason"], &body["usage"]));
     assert_eq!((finish, &usage["completion_tokens"]), (json!("length"), &json!(40)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_account_tells_what_was_known_from_an_earlier_request() {
+    let server = serve_embedded().await;
+    let long = "Tell me a story about a fox named Pip. ".repeat(12);
+    let cached = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].clone();
+    let usage =
+        chat(server.address, &question(&long, json!({"max_tokens": 3}))).await.json()["usage"]
+            .take();
+    assert_eq!(cached(&usage), 0);
+    let prompt_tokens = usage["prompt_tokens"].as_u64().unwrap();
+    assert!(prompt_tokens > 130, "{usage}");
+    // Whole pages of 64, and the last token is always computed.
+    let known = json!((prompt_tokens - 1) / 64 * 64);
+    let again = chat(server.address, &question(&long, json!({"max_tokens": 3}))).await.json();
+    assert_eq!(cached(&again["usage"]), known);
+    let fields =
+        json!({"max_tokens": 3, "stream": true, "stream_options": {"include_usage": true}});
+    let (_, _, usage) = streamed(&chat(server.address, &question(&long, fields)).await);
+    assert_eq!(cached(&usage), known);
 }
 
 #[tokio::test(flavor = "multi_thread")]

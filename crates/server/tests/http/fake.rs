@@ -182,6 +182,7 @@ pub(crate) fn summary() -> Summary {
     Summary {
         reason: FinishReason::Stop,
         prompt_tokens: 9,
+        cached_tokens: 6,
         completion_tokens: 4,
         prefill: Duration::from_millis(5),
         decode: Duration::from_millis(7),

@@ -38,6 +38,7 @@ fn check(samples: &HashMap<String, f64>, expected: &[(&str, f64)]) {
 async fn tokens_and_times_of_known_answers_are_counted_exactly() {
     let file = Gguf::open(toko_fixtures::embedded_model_path()).unwrap();
     let options = Options {
+        prefix_cache_tokens: None,
         context_tokens: None,
         threads: Some(1),
         kv_type: KvType::F16,

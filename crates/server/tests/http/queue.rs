@@ -49,6 +49,7 @@ async fn who_waited_in_vain_gets_a_503_that_says_when_to_come_back() {
 async fn one_place(queue_limit: usize, queue_timeout: Duration) -> (Engine, Server) {
     let file = Gguf::open(toko_fixtures::embedded_model_path()).unwrap();
     let options = Options {
+        prefix_cache_tokens: None,
         context_tokens: None,
         threads: Some(1),
         kv_type: KvType::F16,
