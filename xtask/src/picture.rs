@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 const PROMPT: &str = "Tell me a story about a fox";
 /// With a seed the picture changes only when the program does.
-const SETTINGS: [&str; 4] = ["--temperature", "0.3", "--seed", "4"];
+const SETTINGS: [&str; 2] = ["--seed", "4"];
 
 const COLUMNS: usize = 76;
 const LINE_HEIGHT: usize = 20;
