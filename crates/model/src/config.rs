@@ -134,11 +134,6 @@ impl Config {
     pub fn kv_length(&self) -> usize {
         self.kv_heads * self.head_dim
     }
-
-    /// Bytes that one token occupies in the KV cache at so many bytes per element.
-    pub fn kv_bytes_per_token(&self, element_bytes: usize) -> u64 {
-        2 * self.layers as u64 * self.kv_length() as u64 * element_bytes as u64
-    }
 }
 
 /// The embedding table says how many tokens there are: its rows are what can be looked up.

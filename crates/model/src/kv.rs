@@ -24,16 +24,6 @@ pub enum KvType {
     F16,
 }
 
-impl KvType {
-    /// Returns the bytes of one element.
-    pub fn element_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-}
-
 /// The pages of one sequence, in order of position.
 ///
 /// Grown by [`KvCache::grow`] and [`KvCache::share`]; given back by [`KvCache::release`].
@@ -80,11 +70,6 @@ impl KvCache {
             holders: Vec::new(),
             free: Vec::new(),
         }
-    }
-
-    /// Bytes of one page.
-    pub fn page_bytes(&self) -> usize {
-        self.page_elements() * self.kind.element_bytes()
     }
 
     /// Pages held by at least one table.

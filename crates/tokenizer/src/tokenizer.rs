@@ -34,8 +34,6 @@ pub struct Tokenizer {
     visible: SpecialTokens,
     bos: Option<u32>,
     eos: Option<u32>,
-    eot: Option<u32>,
-    pad: Option<u32>,
     unk: Option<u32>,
     add_bos: bool,
     add_eos: bool,
@@ -83,8 +81,6 @@ impl Tokenizer {
             add_eos: source.add_eos.unwrap_or(false),
             bos: source.bos,
             eos: source.eos,
-            eot: source.eot,
-            pad: source.pad,
             unk: source.unk,
             vocabulary,
             encoder,
@@ -242,24 +238,9 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Returns the token that ends a turn, where it is another than EOS.
-    pub fn eot(&self) -> Option<u32> {
-        self.eot
-    }
-
-    /// Returns the token that fills batches.
-    pub fn pad(&self) -> Option<u32> {
-        self.pad
-    }
-
     /// Returns the token for what the vocabulary cannot say.
     pub fn unk(&self) -> Option<u32> {
         self.unk
-    }
-
-    /// Says whether prompts begin with BOS.
-    pub fn adds_bos(&self) -> bool {
-        self.add_bos && self.bos.is_some()
     }
 
     /// Returns the number of tokens.
