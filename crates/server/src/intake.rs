@@ -22,7 +22,7 @@ pub(crate) async fn digest<T: Send + 'static>(
     if !shared.is_open() {
         return Err(ApiError::ShuttingDown);
     }
-    let bytes = body::read(headers, body, shared.state.limits.body_bytes).await?;
+    let bytes = body::read(headers, body, shared.limits.body_bytes).await?;
     let shared = Arc::clone(shared);
     // Parsing and tokenizing a long text takes too long for a thread that serves connections.
     let worked = tokio::task::spawn_blocking(move || work(&shared, &bytes)).await;

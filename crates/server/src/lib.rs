@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod answer;
 mod backend;
 mod body;
 mod error;
@@ -16,6 +17,7 @@ mod keys;
 mod llama;
 mod metrics;
 mod openai;
+mod relay;
 mod sse;
 mod state;
 mod validate;
@@ -57,15 +59,17 @@ const SERVER: &str = concat!("tokonoma/", env!("CARGO_PKG_VERSION"));
 /// accepting at once.
 pub async fn serve(
     listener: TcpListener,
-    mut state: State,
+    state: State,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let is_loopback = listener.local_addr()?.ip().is_loopback();
-    let limits = state.limits.clone();
+    let State { mut model, limits, access } = state;
     let (phase, watched) = watch::channel(Phase::Open);
     let metrics = Metrics::new();
-    state.model.backend = Arc::new(Metered::new(state.model.backend, metrics.clone()));
-    let app = router(Arc::new(Shared { state, metrics, phase: watched.clone() }), is_loopback);
+    model.backend = Arc::new(Metered::new(model.backend, metrics.clone()));
+    let (model, phase_now) = (Arc::new(model), watched.clone());
+    let shared = Shared { model, limits: limits.clone(), metrics, phase: phase_now };
+    let app = router(Arc::new(shared), &access, is_loopback);
 
     // Small frames must leave at once; a refusal of the option costs latency only.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
@@ -89,7 +93,7 @@ pub async fn serve(
 }
 
 /// Lays out the routes and what every request passes through, outermost last.
-fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
+fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
     let request_id = HeaderName::from_static("x-request-id");
     let router = Router::new()
         .route("/", get(health::index))
@@ -111,7 +115,7 @@ fn router(shared: Arc<Shared>, is_loopback: bool) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(error::answer_panic));
-    access::guard(router, &shared.state.access, is_loopback)
+    access::guard(router, access, is_loopback)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), metrics::count))
         .layer(middleware::from_fn(sign))
         .layer(PropagateRequestIdLayer::new(request_id.clone()))

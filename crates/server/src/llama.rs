@@ -13,7 +13,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toko_engine::Special;
 
-use crate::Backend;
 use crate::error::ApiError;
 use crate::state::Shared;
 use crate::validate::{missing, token_ids};
@@ -68,7 +67,8 @@ pub(crate) async fn apply_template(
 
 fn tokens(shared: &Shared, bytes: &[u8]) -> Result<Value, ApiError> {
     let request: TokenizeRequest = body::parse(bytes)?;
-    let tokenizer = at(shared, request.model.as_deref())?.tokenizer();
+    let model = shared.model_or_default(request.model.as_deref())?;
+    let tokenizer = model.backend.tokenizer();
     let text = request.content.ok_or_else(|| missing("content"))?;
     let special = match request.parse_special {
         None | Some(true) => Special::Parse,
@@ -92,24 +92,15 @@ fn piece(bytes: &[u8]) -> Value {
 
 fn text(shared: &Shared, bytes: &[u8]) -> Result<Value, ApiError> {
     let request: DetokenizeRequest = body::parse(bytes)?;
-    let tokenizer = at(shared, request.model.as_deref())?.tokenizer();
+    let model = shared.model_or_default(request.model.as_deref())?;
+    let tokenizer = model.backend.tokenizer();
     let ids = request.tokens.ok_or_else(|| missing("tokens"))?;
     let tokens = token_ids("tokens", &ids, tokenizer.len())?;
     Ok(json!({"content": tokenizer.decode(&tokens, true)}))
 }
 
 fn prompt(shared: &Shared, bytes: &[u8]) -> Result<Value, ApiError> {
-    let chat = openai::chat::conversation(shared, bytes, SystemTime::now())?;
-    let template = shared.state.model.backend.chat_template();
-    let prompt = template.render(&chat).map_err(toko_engine::Error::from)?;
+    let (model, chat) = openai::chat::conversation(shared, bytes, SystemTime::now())?;
+    let prompt = model.backend.chat_template().render(&chat).map_err(toko_engine::Error::from)?;
     Ok(json!({"prompt": prompt}))
-}
-
-/// Returns what runs the model that a request means, which need not name it.
-fn at<'a>(shared: &'a Shared, asked: Option<&str>) -> Result<&'a dyn Backend, ApiError> {
-    let model = &shared.state.model;
-    if let Some(asked) = asked {
-        model.check_named(asked)?;
-    }
-    Ok(&*model.backend)
 }

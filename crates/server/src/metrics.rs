@@ -121,7 +121,7 @@ impl Metrics {
 /// Writes down everything that was counted up to now.
 pub(crate) async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
     let metrics = &shared.metrics;
-    let occupancy = shared.state.model.backend.occupancy();
+    let occupancy = shared.model.backend.occupancy();
     let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     metrics.running.set(gauge(occupancy.running));
     metrics.waiting.set(gauge(occupancy.waiting));

@@ -16,8 +16,6 @@ use crate::{ApiKey, Backend};
 pub struct State {
     /// The model that answers.
     pub model: Model,
-    /// What holds for a request that says nothing else.
-    pub defaults: Defaults,
     /// Sizes and times.
     pub limits: Limits,
     /// Who may call from where.
@@ -32,21 +30,15 @@ pub struct Model {
     pub aliases: Vec<String>,
     /// When it was loaded.
     pub created: SystemTime,
+    /// What holds for a request that says nothing else.
+    pub defaults: Defaults,
     /// What runs it.
     pub backend: Arc<dyn Backend>,
 }
 
 impl Model {
-    /// Refuses a name that means another model than this one.
-    pub(crate) fn check_named(&self, asked: &str) -> Result<(), ApiError> {
-        let is_ours = asked == self.id
-            || asked == "default"
-            || self.aliases.iter().any(|alias| alias == asked);
-        if is_ours {
-            Ok(())
-        } else {
-            Err(ApiError::UnknownModel { asked: asked.to_owned(), loaded: self.id.clone() })
-        }
+    fn is_named(&self, asked: &str) -> bool {
+        asked == self.id || asked == "default" || self.aliases.iter().any(|alias| alias == asked)
     }
 }
 
@@ -95,12 +87,30 @@ pub(crate) enum Phase {
 
 /// What the routes share.
 pub(crate) struct Shared {
-    pub(crate) state: State,
+    pub(crate) model: Arc<Model>,
+    pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
 impl Shared {
+    /// Returns the model that a request names.
+    ///
+    /// May take as long as a load does, so it is not called on a thread that serves connections.
+    pub(crate) fn model(&self, asked: &str) -> Result<Arc<Model>, ApiError> {
+        if self.model.is_named(asked) {
+            Ok(Arc::clone(&self.model))
+        } else {
+            let loaded = self.model.id.clone();
+            Err(ApiError::UnknownModel { asked: asked.to_owned(), loaded })
+        }
+    }
+
+    /// Returns the model that a request means, which need not name one.
+    pub(crate) fn model_or_default(&self, asked: Option<&str>) -> Result<Arc<Model>, ApiError> {
+        asked.map_or_else(|| Ok(Arc::clone(&self.model)), |asked| self.model(asked))
+    }
+
     /// Says whether new work is accepted.
     pub(crate) fn is_open(&self) -> bool {
         *self.phase.borrow() == Phase::Open

@@ -142,9 +142,9 @@ fn state(args: &ServeArgs, source: &ModelSource, engine: Engine, keys: Vec<ApiKe
             id: source.short_name(),
             aliases: args.alias.clone(),
             created: SystemTime::now(),
+            defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
             backend: Arc::new(engine),
         },
-        defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
         limits: Limits {
             body_bytes: config::BODY_LIMIT_BYTES,
             ping_every: config::PING_EVERY,

@@ -10,16 +10,17 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Chat, Event, FinishReason, Summary, TokenDetails};
+use toko_engine::{Chat, Summary};
 
 use super::controls::{Controls, Delivery};
 use super::logprobs;
-use super::request::{self, ChatRequest, Shape};
+use super::request::{self, Accepted, ChatRequest, Shape};
 use super::stream::Chunks;
-use crate::backend::{self, Events, Sender};
+use crate::answer::{Answer, End, Reader};
+use crate::backend::Sender;
 use crate::error::ApiError;
 use crate::state::{Model, Shared};
-use crate::{body, ids, intake, sse};
+use crate::{answer, body, ids, intake, sse};
 
 /// Says which build answered.
 pub(super) const FINGERPRINT: &str = concat!("tokonoma-", env!("CARGO_PKG_VERSION"));
@@ -51,22 +52,27 @@ pub(crate) async fn create(
     let now = SystemTime::now();
     let (sender, events) = mpsc::unbounded_channel();
     let queue = move |shared: &Shared, bytes: &[u8]| start(shared, bytes, now, &sender);
-    let shape = intake::digest(&shared, &headers, body, queue).await?;
-
-    let heading = Heading::new("chatcmpl", now, &shared.state.model);
+    let Begun { heading, shape, readers } = intake::digest(&shared, &headers, body, queue).await?;
     match shape.delivery {
         Delivery::Whole => {
-            let choices = tokio::select! {
-                choices = collect(events, shape.choices) => choices?,
+            let answers = tokio::select! {
+                answers = answer::collect(events, readers) => answers?,
                 () = shared.cut() => return Err(ApiError::ShuttingDown),
             };
-            Ok(Json(completion(&heading, &choices, shape.has_logprobs)).into_response())
+            Ok(Json(completion(&heading, &answers, shape.has_logprobs)).into_response())
         }
         Delivery::Stream(usage) => {
             let chunks = Chunks { heading, usage, shape, ended: Vec::new() };
-            sse::respond(events, chunks, shared.cut(), shared.state.limits.ping_every).await
+            sse::respond(events, readers, chunks, shared.cut(), shared.limits.ping_every).await
         }
     }
+}
+
+/// An answer whose events are on their way.
+struct Begun {
+    heading: Heading,
+    shape: Shape,
+    readers: Vec<Reader>,
 }
 
 /// Takes a request from its bytes to the engine's queue.
@@ -75,62 +81,36 @@ fn start(
     bytes: &[u8],
     now: SystemTime,
     sender: &Sender,
-) -> Result<Shape, ApiError> {
+) -> Result<Begun, ApiError> {
     let request: ChatRequest = body::parse(bytes)?;
     let controls: Controls = body::parse(bytes)?;
-    let accepted = request::accept(request, &controls, &shared.state, now)?;
-    backend::start(&*shared.state.model.backend, &accepted.chat, accepted.params, sender)?;
-    Ok(accepted.shape)
+    let model = request.model(shared)?;
+    let Accepted { ask, shape } = request::accept(request, &controls, &model, now)?;
+    let readers = ask.readers();
+    ask.start(&*model.backend, sender)?;
+    Ok(Begun { heading: Heading::new("chatcmpl", now, &model), shape, readers })
 }
 
-/// Returns the conversation in a body from which no answer is wanted.
+/// Returns the conversation in a body from which no answer is wanted, and the model that it means.
 pub(crate) fn conversation(
     shared: &Shared,
     bytes: &[u8],
     now: SystemTime,
-) -> Result<Chat, ApiError> {
-    request::accept_unanswered(body::parse(bytes)?, &shared.state, now)
+) -> Result<(Arc<Model>, Chat), ApiError> {
+    request::accept_unanswered(body::parse(bytes)?, shared, now)
 }
 
-/// A finished choice.
-#[derive(Debug)]
-struct Choice {
-    text: String,
-    tokens: Vec<TokenDetails>,
-    summary: Summary,
-}
-
-/// Waits for the end of all choices and returns them in order.
-async fn collect(mut events: Events, choices: usize) -> Result<Vec<Choice>, ApiError> {
-    let mut answers = vec![(String::new(), Vec::new()); choices];
-    let mut summaries = vec![None; choices];
-    while summaries.iter().any(Option::is_none) {
-        match events.recv().await {
-            Some((_, Event::Prefilled { .. })) => {}
-            Some((index, Event::Text { text, tokens })) => {
-                answers[index].0.push_str(&text);
-                answers[index].1.extend(tokens);
-            }
-            Some((index, Event::Finished(summary))) => summaries[index] = Some(summary),
-            Some((_, Event::Failed(error))) => return Err(error.into()),
-            None => return Err(ApiError::Vanished),
-        }
-    }
-    let finished = answers.into_iter().zip(summaries.into_iter().flatten());
-    Ok(finished.map(|((text, tokens), summary)| Choice { text, tokens, summary }).collect())
-}
-
-fn completion(heading: &Heading, choices: &[Choice], has_logprobs: bool) -> Value {
-    let usage = account(choices.iter().map(|choice| &choice.summary));
-    let choices: Vec<Value> = choices
+fn completion(heading: &Heading, answers: &[Answer], has_logprobs: bool) -> Value {
+    let usage = account(answers.iter().map(|answer| &answer.summary));
+    let choices: Vec<Value> = answers
         .iter()
         .enumerate()
-        .map(|(index, choice)| {
+        .map(|(index, answer)| {
             json!({
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": null},
-                "logprobs": has_logprobs.then(|| logprobs::told(&choice.tokens)),
-                "finish_reason": finish_reason(choice.summary.reason),
+                "message": {"role": "assistant", "content": answer.content, "refusal": null},
+                "logprobs": has_logprobs.then(|| logprobs::told(&answer.tokens)),
+                "finish_reason": finish_reason(answer.end),
             })
         })
         .collect();
@@ -146,10 +126,10 @@ fn completion(heading: &Heading, choices: &[Choice], has_logprobs: bool) -> Valu
 }
 
 /// Returns the public word for the end of an answer.
-pub(super) fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
+pub(super) fn finish_reason(end: End) -> &'static str {
+    match end {
+        End::Stop => "stop",
+        End::Length => "length",
     }
 }
 

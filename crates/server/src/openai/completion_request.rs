@@ -3,6 +3,7 @@
 //! Fields are obeyed, refused or ignored as in a chat request.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
@@ -13,7 +14,7 @@ use toko_engine::{Opening, Params, Prompt};
 use super::controls::{Controls, Delivery};
 use crate::Backend;
 use crate::error::ApiError;
-use crate::state::State;
+use crate::state::{Model, Shared};
 use crate::validate::{at_least, invalid, missing, off, token_ids, unsupported, within};
 
 /// Most prompts of a request.
@@ -68,24 +69,28 @@ pub(super) struct Start {
 pub(super) fn accept(
     request: CompletionRequest,
     controls: &Controls,
-    state: &State,
+    model: &Model,
 ) -> Result<Accepted, ApiError> {
-    state.model.check_named(request.model.as_deref().ok_or_else(|| missing("model"))?)?;
     request.refuse_extensions()?;
     controls.refuse_extensions()?;
     let params = Params {
-        sampling: controls.sampling(&state.defaults)?,
+        sampling: controls.sampling(&model.defaults)?,
         max_tokens: Some(at_least("max_tokens", request.max_tokens, 0)?.unwrap_or(MAX_TOKENS)),
         stop: controls.stop_texts()?,
         logit_bias: Vec::new(),
         logprobs: None,
     };
     let prompts = request.prompt.ok_or_else(|| missing("prompt"))?;
-    let prompts = prompts.accept(&*state.model.backend, request.echo.unwrap_or(false))?;
+    let prompts = prompts.accept(&*model.backend, request.echo.unwrap_or(false))?;
     Ok(Accepted { prompts, params, delivery: controls.delivery() })
 }
 
 impl CompletionRequest {
+    /// Returns the model that is to answer.
+    pub(super) fn model(&self, shared: &Shared) -> Result<Arc<Model>, ApiError> {
+        shared.model(self.model.as_deref().ok_or_else(|| missing("model"))?)
+    }
+
     fn refuse_extensions(&self) -> Result<(), ApiError> {
         if within("n", self.n, &(1..=128), "between 1 and 128")?.is_some_and(|n| n > 1) {
             return Err(unsupported("n", "this server gives one answer for each prompt"));

@@ -13,17 +13,18 @@ use axum::response::sse::Event as Frame;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Event, Summary, TokenDetails};
+use toko_engine::{Summary, TokenDetails};
 
 use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
 use super::completion_request::{self, CompletionRequest};
 use super::controls::{Controls, Delivery, UsageChunk};
 use super::stream::{data, done};
-use crate::backend::{self, Events, Sender};
+use crate::answer::{Answer, End, Piece, Reader, Reading};
+use crate::backend::{self, Sender};
 use crate::error::ApiError;
-use crate::sse::{Dialect, Frames, Step};
+use crate::relay::{Dialect, Frames, Step};
 use crate::state::Shared;
-use crate::{body, intake, sse};
+use crate::{answer, body, intake, sse};
 
 /// Continues the prompts, whole or as a stream.
 pub(crate) async fn create(
@@ -33,72 +34,53 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let (sender, events) = mpsc::unbounded_channel();
     let queue = move |shared: &Shared, bytes: &[u8]| start(shared, bytes, &sender);
-    let (delivery, echoes) = intake::digest(&shared, &headers, body, queue).await?;
-
-    let heading = Heading::new("cmpl", SystemTime::now(), &shared.state.model);
+    let Begun { heading, delivery, echoes } =
+        intake::digest(&shared, &headers, body, queue).await?;
+    let readers = echoes.iter().map(|_| Reader::new(&Reading::Plain)).collect();
     match delivery {
         Delivery::Whole => {
-            let choices = tokio::select! {
-                choices = collect(events, echoes) => choices?,
+            let answers = tokio::select! {
+                answers = answer::collect(events, readers) => answers?,
                 () = shared.cut() => return Err(ApiError::ShuttingDown),
             };
-            Ok(Json(completion(&heading, &choices)).into_response())
+            Ok(Json(completion(&heading, &echoes, &answers)).into_response())
         }
         Delivery::Stream(usage) => {
             let pieces = Pieces { heading, usage, echoes, ended: Vec::new() };
-            sse::respond(events, pieces, shared.cut(), shared.state.limits.ping_every).await
+            sse::respond(events, readers, pieces, shared.cut(), shared.limits.ping_every).await
         }
     }
 }
 
-/// Takes a request from its bytes to the engine's queue; returns with what text each choice begins.
-fn start(
-    shared: &Shared,
-    bytes: &[u8],
-    sender: &Sender,
-) -> Result<(Delivery, Vec<String>), ApiError> {
+/// An answer whose events are on their way.
+struct Begun {
+    heading: Heading,
+    delivery: Delivery,
+    /// With what text each choice begins.
+    echoes: Vec<String>,
+}
+
+/// Takes a request from its bytes to the engine's queue.
+fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiError> {
     let request: CompletionRequest = body::parse(bytes)?;
     let controls: Controls = body::parse(bytes)?;
-    let accepted = completion_request::accept(request, &controls, &shared.state)?;
-    let backend = &*shared.state.model.backend;
+    let model = request.model(shared)?;
+    let accepted = completion_request::accept(request, &controls, &model)?;
+    let backend = &*model.backend;
     let mut echoes = Vec::with_capacity(accepted.prompts.len());
     for (choice, start) in accepted.prompts.into_iter().enumerate() {
         backend::start_choice(backend, choice, start.prompt, accepted.params.clone(), sender)
             .map_err(|error| ApiError::Prompt { param: start.param, error })?;
         echoes.push(start.echo);
     }
-    Ok((accepted.delivery, echoes))
+    let heading = Heading::new("cmpl", SystemTime::now(), &model);
+    Ok(Begun { heading, delivery: accepted.delivery, echoes })
 }
 
-/// A choice that is complete.
-struct Choice {
-    text: String,
-    summary: Summary,
-}
-
-/// Waits for the ends of all choices, which begin with the `echoes`.
-async fn collect(mut events: Events, echoes: Vec<String>) -> Result<Vec<Choice>, ApiError> {
-    let mut open: Vec<(String, Option<Summary>)> =
-        echoes.into_iter().map(|echo| (echo, None)).collect();
-    while open.iter().any(|(_, summary)| summary.is_none()) {
-        // Without a sender left, whoever has not finished never will.
-        let (choice, event) = events.recv().await.ok_or(ApiError::Vanished)?;
-        match event {
-            Event::Prefilled { .. } => {}
-            Event::Text { text, .. } => open[choice].0.push_str(&text),
-            Event::Finished(summary) => open[choice].1 = Some(summary),
-            Event::Failed(error) => return Err(error.into()),
-        }
-    }
-    let complete =
-        |(text, summary): (String, Option<Summary>)| Some(Choice { text, summary: summary? });
-    open.into_iter().map(complete).collect::<Option<_>>().ok_or(ApiError::Vanished)
-}
-
-fn completion(heading: &Heading, choices: &[Choice]) -> Value {
-    let account = total(choices.iter().map(|choice| &choice.summary));
-    let choices = choices.iter().enumerate().map(|(index, Choice { text, summary })| {
-        choice(index, text, Some(finish_reason(summary.reason)))
+fn completion(heading: &Heading, echoes: &[String], answers: &[Answer]) -> Value {
+    let account = total(answers.iter().map(|answer| &answer.summary));
+    let choices = answers.iter().zip(echoes).enumerate().map(|(index, (answer, echo))| {
+        choice(index, &format!("{echo}{}", answer.content), Some(finish_reason(answer.end)))
     });
     let mut completion = document(heading, &choices.collect::<Vec<_>>());
     completion["usage"] = account;
@@ -153,18 +135,34 @@ impl Pieces {
 }
 
 impl Dialect for Pieces {
-    fn opening(&self, frames: &mut Frames) {
+    type Frame = Frame;
+
+    fn opening(&mut self, frames: &mut Frames<Frame>) {
         for (index, echo) in self.echoes.iter().enumerate().filter(|(_, echo)| !echo.is_empty()) {
-            self.text(index, echo, &[], frames);
+            frames.push_back(self.chunk(&[choice(index, echo, None)], &Value::Null));
         }
     }
 
-    fn text(&self, index: usize, text: &str, _: &[TokenDetails], frames: &mut Frames) {
-        frames.push_back(self.chunk(&[choice(index, text, None)], &Value::Null));
+    fn told(
+        &mut self,
+        index: usize,
+        pieces: &[Piece],
+        _: &[TokenDetails],
+        frames: &mut Frames<Frame>,
+    ) {
+        for Piece::Content(text) in pieces {
+            frames.push_back(self.chunk(&[choice(index, text, None)], &Value::Null));
+        }
     }
 
-    fn finished(&mut self, index: usize, summary: &Summary, frames: &mut Frames) -> Step {
-        let last = choice(index, "", Some(finish_reason(summary.reason)));
+    fn finished(
+        &mut self,
+        index: usize,
+        end: End,
+        summary: &Summary,
+        frames: &mut Frames<Frame>,
+    ) -> Step {
+        let last = choice(index, "", Some(finish_reason(end)));
         frames.push_back(self.chunk(&[last], &Value::Null));
         self.ended.push(summary.clone());
         if self.ended.len() < self.echoes.len() {
@@ -177,7 +175,7 @@ impl Dialect for Pieces {
         Step::Last
     }
 
-    fn failed(&self, error: &ApiError, frames: &mut Frames) {
+    fn failed(&mut self, error: &ApiError, frames: &mut Frames<Frame>) {
         frames.push_back(data(&error.object()));
         frames.push_back(done());
     }

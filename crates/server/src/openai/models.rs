@@ -14,7 +14,7 @@ use crate::state::{Model, Shared};
 
 /// Lists the one model that is loaded.
 pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [describe(&shared.state.model)]}))
+    Json(json!({"object": "list", "data": [describe(&shared.model)]}))
 }
 
 /// Describes the model that the path names; names may contain slashes and colons, escaped or not.
@@ -25,9 +25,7 @@ pub(crate) async fn retrieve(
 ) -> Result<Json<Value>, ApiError> {
     // An escape that is no UTF-8 names nothing.
     let Path(asked) = asked.map_err(|_| ApiError::UnknownPath { path: uri.path().to_owned() })?;
-    let model = &shared.state.model;
-    model.check_named(&asked)?;
-    Ok(Json(describe(model)))
+    Ok(Json(describe(&*shared.model(&asked)?)))
 }
 
 /// The public fields, and those that local clients look for beside them.

@@ -3,6 +3,7 @@
 //! A field that would change the answer is obeyed or refused by name. Fields that cannot change it are ignored, like
 //! fields that nobody knows, and need no mention here.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Deserialize;
@@ -12,9 +13,10 @@ use toko_engine::{Chat, Message, Params, Sampling};
 use super::controls::{Controls, Delivery};
 use super::logprobs;
 use super::message::WireMessage;
+use crate::answer::{Ask, Reading};
 use crate::body::Object;
 use crate::error::ApiError;
-use crate::state::State;
+use crate::state::{Model, Shared};
 use crate::validate::{at_least, invalid, missing, off, unsupported, within};
 
 /// Most choices of an answer.
@@ -57,9 +59,7 @@ pub(super) struct ChatRequest {
 /// A request that can be answered.
 #[derive(Debug)]
 pub(super) struct Accepted {
-    pub(super) chat: Chat,
-    /// One for each choice.
-    pub(super) params: Vec<Params>,
+    pub(super) ask: Ask,
     pub(super) shape: Shape,
 }
 
@@ -75,16 +75,15 @@ pub(super) struct Shape {
 pub(super) fn accept(
     request: ChatRequest,
     controls: &Controls,
-    state: &State,
+    model: &Model,
     now: SystemTime,
 ) -> Result<Accepted, ApiError> {
-    state.model.check_named(request.model.as_deref().ok_or_else(|| missing("model"))?)?;
     let params = Params {
-        sampling: controls.sampling(&state.defaults)?,
-        max_tokens: request.max_tokens()?.or(state.defaults.max_tokens),
+        sampling: controls.sampling(&model.defaults)?,
+        max_tokens: request.max_tokens()?.or(model.defaults.max_tokens),
         stop: controls.stop_texts()?,
         logit_bias: match &request.logit_bias {
-            Some(bias) => logprobs::logit_bias(bias, state.model.backend.info().vocabulary_tokens)?,
+            Some(bias) => logprobs::logit_bias(bias, model.backend.info().vocabulary_tokens)?,
             None => Vec::new(),
         },
         logprobs: request.logprobs()?,
@@ -96,7 +95,8 @@ pub(super) fn accept(
         has_logprobs: params.logprobs.is_some(),
     };
     let params = (0..).take(shape.choices).map(|index| choice(&params, index)).collect();
-    Ok(Accepted { chat: request.conversation(now)?, params, shape })
+    let chat = request.conversation(now)?;
+    Ok(Accepted { ask: Ask { chat, params, reading: Reading::Plain }, shape })
 }
 
 /// Returns the parameters of one choice: each has a seed of its own, from which it can be had alone.
@@ -108,16 +108,19 @@ fn choice(params: &Params, index: u64) -> Params {
 /// Checks a request whose conversation is wanted and not its answer; it need not name the model.
 pub(super) fn accept_unanswered(
     request: ChatRequest,
-    state: &State,
+    shared: &Shared,
     now: SystemTime,
-) -> Result<Chat, ApiError> {
-    if let Some(asked) = &request.model {
-        state.model.check_named(asked)?;
-    }
-    request.conversation(now)
+) -> Result<(Arc<Model>, Chat), ApiError> {
+    let model = shared.model_or_default(request.model.as_deref())?;
+    Ok((model, request.conversation(now)?))
 }
 
 impl ChatRequest {
+    /// Returns the model that is to answer.
+    pub(super) fn model(&self, shared: &Shared) -> Result<Arc<Model>, ApiError> {
+        shared.model(self.model.as_deref().ok_or_else(|| missing("model"))?)
+    }
+
     fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
         let current = at_least("max_completion_tokens", self.max_completion_tokens, 1)?;
         let older = at_least("max_tokens", self.max_tokens, 1)?;

@@ -10,8 +10,9 @@ use super::chat::{FINGERPRINT, Heading, account, finish_reason};
 use super::controls::UsageChunk;
 use super::logprobs;
 use super::request::Shape;
+use crate::answer::{End, Piece};
 use crate::error::ApiError;
-use crate::sse::{Dialect, Frames, Step};
+use crate::relay::{Dialect, Frames, Step};
 
 /// Writes the chunks of one answer; all carry its heading.
 pub(super) struct Chunks {
@@ -61,7 +62,9 @@ impl Chunks {
 }
 
 impl Dialect for Chunks {
-    fn opening(&self, frames: &mut Frames) {
+    type Frame = Frame;
+
+    fn opening(&mut self, frames: &mut Frames<Frame>) {
         for index in 0..self.shape.choices {
             frames.push_back(self.choice(
                 index,
@@ -71,13 +74,35 @@ impl Dialect for Chunks {
         }
     }
 
-    fn text(&self, choice: usize, text: &str, tokens: &[TokenDetails], frames: &mut Frames) {
-        let logprobs = if self.shape.has_logprobs { logprobs::told(tokens) } else { Value::Null };
-        frames.push_back(self.told_choice(choice, &json!({"content": text}), &logprobs, None));
+    fn told(
+        &mut self,
+        choice: usize,
+        pieces: &[Piece],
+        tokens: &[TokenDetails],
+        frames: &mut Frames<Frame>,
+    ) {
+        let has_logprobs = self.shape.has_logprobs;
+        let mut logprobs = if has_logprobs { logprobs::told(tokens) } else { Value::Null };
+        if pieces.is_empty() {
+            let delta = json!({"content": ""});
+            frames.push_back(self.told_choice(choice, &delta, &logprobs, None));
+        }
+        for piece in pieces {
+            let delta = match piece {
+                Piece::Content(text) => json!({"content": text}),
+            };
+            frames.push_back(self.told_choice(choice, &delta, &logprobs.take(), None));
+        }
     }
 
-    fn finished(&mut self, choice: usize, summary: &Summary, frames: &mut Frames) -> Step {
-        frames.push_back(self.choice(choice, &json!({}), Some(finish_reason(summary.reason))));
+    fn finished(
+        &mut self,
+        choice: usize,
+        end: End,
+        summary: &Summary,
+        frames: &mut Frames<Frame>,
+    ) -> Step {
+        frames.push_back(self.choice(choice, &json!({}), Some(finish_reason(end))));
         self.ended.push(summary.clone());
         if self.ended.len() < self.shape.choices {
             return Step::More;
@@ -89,7 +114,7 @@ impl Dialect for Chunks {
         Step::Last
     }
 
-    fn failed(&self, error: &ApiError, frames: &mut Frames) {
+    fn failed(&mut self, error: &ApiError, frames: &mut Frames<Frame>) {
         frames.push_back(data(&error.object()));
         frames.push_back(done());
     }

@@ -230,9 +230,9 @@ impl Server {
                 id: "org/model:q1".to_owned(),
                 aliases: vec!["model-q1".to_owned()],
                 created: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+                defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
                 backend,
             },
-            defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
             limits: Limits {
                 body_bytes: 1 << 20,
                 ping_every: Duration::from_hours(1),
