@@ -18,7 +18,8 @@ use crate::{access, config, failure::Failure, number};
     bin_name = "toko",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 130 interrupted."
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 5 no server, \
+                  130 interrupted."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -31,9 +32,11 @@ pub(crate) enum Command {
     /// Answer a prompt, or chat on a terminal
     #[command(visible_alias = "chat", long_about = RUN_ABOUT, after_long_help = RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Serve a model over HTTP with the OpenAI API
+    /// Serve models over HTTP with the OpenAI API
     #[command(long_about = SERVE_ABOUT)]
     Serve(ServeArgs),
+    /// List a running server's models: loaded or not, replicas, requests that wait
+    Ps(PsArgs),
     /// Show what is in a model file
     #[command(long_about = SHOW_ABOUT)]
     Show(ShowArgs),
@@ -60,9 +63,10 @@ Examples:
   cat notes.txt | toko run model.gguf \"Summarise:\"";
 
 const SERVE_ABOUT: &str = "\
-Serve a model over HTTP with the OpenAI API.
+Serve models over HTTP with the OpenAI API.
 
-Without a path the small built-in model is served. Ctrl-C or SIGTERM lets the running answers \
+Without a path the small built-in model is served. Of several models the first is loaded at once and \
+the others when they are asked for. Ctrl-C or SIGTERM lets the running answers \
 finish within --drain-timeout; a second one ends them.";
 
 const SHOW_ABOUT: &str = "\
@@ -186,9 +190,9 @@ pub(crate) struct GenerationArgs {
 /// Arguments of `toko serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Model file, or "embedded" for the built-in one
+    /// Model files, or "embedded" for the built-in one
     #[arg(value_name = "MODEL")]
-    pub(crate) positional: Option<OsString>,
+    pub(crate) positional: Vec<OsString>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on: a host, host:port or http://host:port
@@ -197,7 +201,7 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one [default: the one in --host, or 11435]
     #[arg(long, short, env = "TOKO_PORT")]
     pub(crate) port: Option<u16>,
-    /// Further name by which clients may ask for the model; may be given several times
+    /// Further name by which clients may ask for the first model; may be given several times
     #[arg(long, env = "TOKO_ALIAS", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) alias: Vec<String>,
     #[command(flatten)]
@@ -212,10 +216,11 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// Answers computed at once; more wait their turn
-    #[arg(long, env = "TOKO_PARALLEL", value_name = "N", default_value_t = config::SERVED_SEQUENCES)]
-    #[arg(value_parser = number::whole(config::SERVED_SEQUENCE_COUNTS))]
-    pub(crate) parallel: usize,
+    /// Replicas over one copy of the weights: answers computed at once; more wait their turn [default: the
+    /// cores that this process may use, at most 4]
+    #[arg(long, visible_alias = "parallel", env = "TOKO_REPLICAS", value_name = "N")]
+    #[arg(value_parser = number::whole(config::REPLICA_COUNTS))]
+    pub(crate) replicas: Option<usize>,
     /// Tokens of earlier conversations kept, so that what begins the same is not computed again; 0
     /// keeps none [default: as many as one context holds]
     #[arg(long, env = "TOKO_PREFIX_CACHE_TOKENS", value_name = "N", value_parser = number::whole(0..=usize::MAX))]
@@ -256,6 +261,23 @@ impl std::fmt::Debug for AccessArgs {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("AccessArgs(…)")
     }
+}
+
+/// Arguments of `toko ps`.
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// The server's address: a host, host:port or http://host:port
+    #[arg(long, env = "TOKO_HOST", default_value = config::HOST)]
+    pub(crate) host: String,
+    /// The server's port [default: the one in --host, or 11435]
+    #[arg(long, short, env = "TOKO_PORT")]
+    pub(crate) port: Option<u16>,
+    /// Key to show, if the server asks for one; other users of this machine can see arguments
+    #[arg(long, env = "TOKO_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `toko show`.
@@ -306,7 +328,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         Command::Run(RunArgs { model, .. })
         | Command::Serve(ServeArgs { model, .. })
         | Command::Tokenize(TokenizeArgs { model, .. }) => model.is_typed = is_typed,
-        Command::Show(_) => {}
+        Command::Ps(_) | Command::Show(_) => {}
     }
     Ok(command)
 }

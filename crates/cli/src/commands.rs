@@ -1,6 +1,7 @@
 //! One module per command: what was typed becomes calls to the libraries and lines of output.
 
 pub(crate) mod chat;
+pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod show;

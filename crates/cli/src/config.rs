@@ -50,10 +50,8 @@ pub(crate) const KV_TYPE: &str = "f16";
 pub(crate) const HOST: &str = "127.0.0.1";
 /// Next to the port that other local servers have made familiar, so both can run.
 pub(crate) const PORT: u16 = 11435;
-/// Answers that are computed at once; more wait their turn.
-pub(crate) const SERVED_SEQUENCES: usize = 4;
 /// Each takes memory for a whole context.
-pub(crate) const SERVED_SEQUENCE_COUNTS: RangeInclusive<usize> = 1..=64;
+pub(crate) const REPLICA_COUNTS: RangeInclusive<usize> = 1..=64;
 /// A token has at least one byte and no context holds so many: reading on would only fill memory.
 pub(crate) const STDIN_LIMIT_BYTES: u64 = 16 << 20;
 
@@ -63,7 +61,7 @@ pub(crate) const BODY_LIMIT_BYTES: usize = 50 << 20;
 pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
 /// Most answers end within this, and service managers kill after 90 seconds.
 pub(crate) const DRAIN_SECONDS: u32 = 30;
-/// Sixteen rounds of the default four places: whoever waits behind more gives up first.
+/// Sixteen rounds of four replicas: whoever waits behind more gives up first.
 pub(crate) const QUEUE_LIMIT: usize = 64;
 /// Each waiting request is a connection, and systems give a process a thousand or a few.
 pub(crate) const QUEUE_LIMITS: RangeInclusive<usize> = 0..=65_536;

@@ -20,6 +20,14 @@ pub(crate) enum Failure {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// Nobody answers where the server should be.
+    #[error("no server answers at {url}: {reason}; toko serve starts one")]
+    Unreachable {
+        /// Where it was looked for.
+        url: String,
+        /// What the system says.
+        reason: String,
+    },
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -41,6 +49,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(Failure::Usage(_)) => 2,
         Some(Failure::CommandLine(error)) => u8::from(error.use_stderr()) * 2,
         Some(Failure::ModelNotFound { .. }) => 3,
+        Some(Failure::Unreachable { .. }) => 5,
         Some(Failure::Interrupted) => 130,
         Some(Failure::Terminated) => 143,
         Some(Failure::OutputFailed(_)) | None => 1,

@@ -20,6 +20,7 @@ use output::Output;
 
 fn main() -> ExitCode {
     output::report_panics_in_one_line();
+    output::log_to_standard_error();
     let output = Output::detect();
     match run(output) {
         Ok(()) => ExitCode::SUCCESS,
@@ -34,6 +35,7 @@ fn run(output: Output) -> anyhow::Result<()> {
     match args::parse(std::env::args_os())? {
         Command::Run(args) => commands::run::run(args, output),
         Command::Serve(args) => commands::serve::serve(&args),
+        Command::Ps(args) => commands::ps::ps(&args, output),
         Command::Show(args) => commands::show::show(&args, output),
         Command::Tokenize(args) => commands::tokenize::tokenize(&args, output),
     }

@@ -87,6 +87,12 @@ pub(crate) fn report_error(error: &anyhow::Error) {
     }
 }
 
+/// Prints what the libraries log on standard error: warnings and worse, or what `RUST_LOG` asks for.
+pub(crate) fn log_to_standard_error() {
+    let environment = env_logger::Env::default().default_filter_or("warn");
+    env_logger::Builder::from_env(environment).format_timestamp(None).init();
+}
+
 /// Makes a panic one line on standard error that asks for a report.
 pub(crate) fn report_panics_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {

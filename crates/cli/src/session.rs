@@ -4,6 +4,7 @@
 //! lock. Knows no flags and no conversation.
 
 use std::{
+    future::pending,
     ops::ControlFlow,
     sync::{
         Arc,
@@ -15,6 +16,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use tokio::runtime::{Builder, Runtime};
 use toko_engine::{Engine, Event, Options, Params, Prompt, Summary};
 
 use crate::{failure::Failure, model_source::ModelSource};
@@ -26,6 +28,8 @@ pub(crate) struct Session {
     pub(crate) load_time: Duration,
     sender: Sender<Happening>,
     receiver: Receiver<Happening>,
+    /// Waits in the foreground for what is async.
+    waiting: Runtime,
     /// Counts the questions, so that the rest of an abandoned answer is told from the next one.
     question: u64,
 }
@@ -63,7 +67,8 @@ impl Session {
                 Happening::Interrupted => return Err(Failure::Interrupted.into()),
                 Happening::Loaded(engine) => {
                     let (engine, load_time) = (engine?, started.elapsed());
-                    return Ok(Self { engine, load_time, sender, receiver, question: 0 });
+                    let waiting = Builder::new_current_thread().build()?;
+                    return Ok(Self { engine, load_time, sender, receiver, waiting, question: 0 });
                 }
                 Happening::Answer { .. } => {}
             }
@@ -88,7 +93,10 @@ impl Session {
         while self.receiver.try_recv().is_ok() {}
         let is_abandoned = Arc::new(AtomicBool::new(false));
         let (sender, seen_by_sink) = (self.sender.clone(), Arc::clone(&is_abandoned));
-        self.engine.submit(prompt, params, move |event| {
+        self.engine.check(&prompt, &params)?;
+        // Its only replica is idle as soon as an abandoned answer has seen that it is.
+        let lease = self.waiting.block_on(self.engine.pool().acquire(pending()))?;
+        lease.generate(prompt, params, move |event| {
             let is_sent = sender.send(Happening::Answer { question, event }).is_ok();
             if is_sent && !seen_by_sink.load(Ordering::Relaxed) {
                 ControlFlow::Continue(())
@@ -128,7 +136,7 @@ pub(crate) fn load_engine(source: &ModelSource, options: &Options) -> anyhow::Re
 }
 
 fn listen_for_interrupts(sender: Sender<Happening>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("interrupts".to_owned()).spawn(move || {
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {

@@ -81,7 +81,7 @@ pub enum Error {
         /// When a retry is likely to succeed, 1 to 60.
         retry_after_seconds: u32,
     },
-    /// No place became free in time; nothing was computed.
+    /// No replica became idle in time; nothing was computed.
     #[error(
         "no place became free within {} s; try again in {retry_after_seconds} s",
         .waited.as_secs()
@@ -92,7 +92,21 @@ pub enum Error {
         /// When a retry is likely to succeed, 1 to 60.
         retry_after_seconds: u32,
     },
-    /// The engine is being dropped.
+    /// The engine hands out no replica any more.
     #[error("the engine is shutting down")]
     Closed,
+    /// Another request's load of the model, for which this one waited, failed.
+    #[error("the model could not be loaded: {reason}")]
+    LoadFailed {
+        /// What went wrong, for people.
+        reason: String,
+    },
+    /// There was a permit but no replica; a defect of this program.
+    #[error("the engine pool has lost a replica; please report this, and try again")]
+    PoolEmpty,
+    /// Somebody panicked under the pool's lock; a defect of this program, after which the pool was made whole.
+    #[error(
+        "the engine pool was damaged by a panic and has been mended; please report this, and try again"
+    )]
+    PoolPoisoned,
 }

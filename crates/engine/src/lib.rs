@@ -1,25 +1,32 @@
 //! Runs a model for many requests: tokenizer, scheduler, sampler, stop rules and the worker thread.
 //!
-//! A [`Engine`] owns one loaded model and one worker thread. Callers submit prompts and receive
-//! [`Event`]s; every sequence that is running is stepped in the same forward pass. The engine
-//! knows no HTTP and no wire format.
+//! A [`Engine`] owns one loaded model, one worker thread and a [`Pool`] of replicas. Callers lease a replica, give it a
+//! prompt and receive [`Event`]s; all replicas that generate are stepped in the same forward pass. The engine knows no
+//! HTTP and no wire format.
 #![forbid(unsafe_code)]
 
 mod error;
+mod host;
 mod load;
 mod logprobs;
+mod metrics;
+mod pool;
 mod prefix;
-mod queue;
+mod replica;
 mod request;
 mod sampler;
 mod scheduler;
 mod stop;
+mod sync;
 mod vocabulary;
 mod worker;
 
 pub use error::Error;
+pub use host::{Host, Loaded, Residence};
 pub use load::{Engine, ModelInfo, Options};
-pub use queue::Occupancy;
+pub use metrics::Metrics;
+pub use pool::{Decoding, Lease, Occupancy, Pool, Turn, default_pool_size, resolve_pool_size};
+pub use replica::Replica;
 pub use request::{
     Event, FinishReason, Opening, Params, Prompt, Sampling, Summary, TokenDetails, TokenLogprob,
 };

@@ -1,6 +1,5 @@
 //! From a GGUF file to a running engine, and the handle through which it is used.
 
-use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,9 +12,11 @@ use toko_kernels::pool::default_threads;
 use toko_model::{Config, Model};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
-use crate::queue::{Gate, Occupancy};
-use crate::worker::{Job, Worker};
-use crate::{Error, Event, Opening, Params, Prompt, vocabulary};
+use crate::metrics::Metrics;
+use crate::pool::{Decoding, Pool, resolve_pool_size};
+use crate::replica::Replica;
+use crate::worker::{Capacity, Message, Worker};
+use crate::{Error, Opening, Params, Prompt, request, vocabulary};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
 const DEFAULT_CONTEXT_TOKENS: usize = 4096;
@@ -29,12 +30,14 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Element type of the KV cache.
     pub kv_type: toko_model::KvType,
-    /// Sequences that may run at once, at least 1.
-    pub sequences: usize,
+    /// Replicas, which are requests that may run at once; `None` takes [`crate::default_pool_size`].
+    pub replicas: Option<usize>,
     /// Requests that may wait beside those that run; further ones are refused at once.
     pub queue_limit: usize,
-    /// How long a request may wait; after that it fails without having been computed.
+    /// How long a request should be let wait; see [`Engine::queue_timeout`].
     pub queue_timeout: Duration,
+    /// Where the random state of every replica starts.
+    pub seed: u64,
     /// Tokens of earlier prompts and answers whose keys and values are kept for prompts that begin
     /// the same; 0 keeps none, `None` as many as one context holds.
     ///
@@ -62,13 +65,15 @@ pub struct ModelInfo {
     pub embedding_length: usize,
     /// Tokens in the vocabulary.
     pub vocabulary_tokens: usize,
+    /// Requests that it can run at once.
+    pub replicas: usize,
     /// The kernels in use.
     pub tier: &'static str,
     /// Compute threads.
     pub threads: usize,
 }
 
-/// A loaded model with its worker thread; clones share it.
+/// A loaded model with its replicas and its worker thread; clones share it.
 ///
 /// When the last clone is dropped the running requests are ended, the worker is joined and the
 /// memory is given back.
@@ -81,21 +86,21 @@ struct Shared {
     info: ModelInfo,
     tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
-    gate: Arc<Gate>,
-    /// Locked for one send; `None` once the engine is being dropped.
-    jobs: Mutex<Option<Sender<Job>>>,
+    pool: Pool<Replica>,
+    queue_timeout: Duration,
+    messages: Sender<Message>,
     worker: Option<JoinHandle<()>>,
 }
 
 impl Engine {
-    /// Loads a model: binds the weights, builds the tokenizer, starts the worker.
+    /// Loads a model: binds the weights once, builds the tokenizer and the replicas, starts the worker.
     ///
     /// # Errors
     /// Whatever makes the file unusable, and a context longer than the model was trained for.
     pub fn load(file: &Gguf, options: &Options) -> Result<Self, Error> {
         let threads = options.threads.unwrap_or_else(default_threads).max(1);
         let tier = Tier::detect();
-        let model = Model::bind(file, tier, threads)?;
+        let model = Arc::new(Model::bind(file, tier, threads)?);
         let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
         let (tokens, rows) = (tokenizer.len(), model.config().vocabulary);
         if tokens != rows {
@@ -105,17 +110,31 @@ impl Engine {
         let mut info = describe(file, model.config())?;
         info.context_tokens = context_tokens(&info, options)?;
         (info.tier, info.threads) = (tier.name(), threads);
-        let context_tokens = info.context_tokens;
-        let worker = Worker::new(model, Arc::clone(&tokenizer), options, context_tokens, threads);
-        let (sender, receiver) = channel();
+        // Every tier so far reads the weights for any number of sequences.
+        info.replicas = resolve_pool_size(options.replicas, Decoding::Replicated);
+        let capacity = Capacity {
+            context_tokens: info.context_tokens,
+            sequences: info.replicas,
+            threads,
+            kv_type: options.kv_type,
+            prefix_cache_tokens: options.prefix_cache_tokens.unwrap_or(info.context_tokens),
+        };
+        let worker = Worker::new(Arc::clone(&model), Arc::clone(&tokenizer), &capacity);
+        let (messages, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name("toko-engine".to_owned())
             .spawn(move || worker.run(&receiver))
             .map_err(|source| Error::Thread { source })?;
-        let jobs = Mutex::new(Some(sender));
-        let sequences = options.sequences.max(1);
-        let gate = Arc::new(Gate::new(sequences, options.queue_limit, options.queue_timeout));
-        let shared = Shared { info, tokenizer, template, gate, jobs, worker: Some(thread) };
+        let pool = replicas(model, &info, options, messages.clone());
+        let shared = Shared {
+            info,
+            tokenizer,
+            template,
+            pool,
+            queue_timeout: options.queue_timeout,
+            messages,
+            worker: Some(thread),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -124,9 +143,14 @@ impl Engine {
         &self.shared.info
     }
 
-    /// Returns how many requests run and wait at this moment.
-    pub fn occupancy(&self) -> Occupancy {
-        self.shared.gate.occupancy()
+    /// Returns the replicas.
+    pub fn pool(&self) -> &Pool<Replica> {
+        &self.shared.pool
+    }
+
+    /// Returns how long a request should be let wait for a replica; whoever waits brings the clock.
+    pub fn queue_timeout(&self) -> Duration {
+        self.shared.queue_timeout
     }
 
     /// Returns the tokenizer.
@@ -151,45 +175,47 @@ impl Engine {
         Prompt { tokens, opening: Opening::Continuation }
     }
 
-    /// Queues a prompt. `sink` is called on the worker thread; when it answers `Break` the
-    /// sequence ends there and nothing more is computed for it.
+    /// Refuses a request that [`Lease::generate`] would refuse, before it waits for a lease.
     ///
     /// # Errors
-    /// A prompt that is empty or fills the context, an unknown token in it or in the bias, a full
-    /// queue, and an engine that has ended; nothing was queued then.
-    pub fn submit(
-        &self,
-        prompt: Prompt,
-        params: Params,
-        sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
-    ) -> Result<(), Error> {
+    /// A prompt that is empty or fills the context, and an unknown token in it or in the bias.
+    pub fn check(&self, prompt: &Prompt, params: &Params) -> Result<(), Error> {
         let info = &self.shared.info;
-        let tokens = &prompt.tokens;
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        if tokens.len() >= info.context_tokens {
-            return Err(Error::ContextExceeded {
-                prompt_tokens: tokens.len(),
-                context_tokens: info.context_tokens,
-            });
-        }
-        let vocabulary_tokens = info.vocabulary_tokens;
-        let biased = params.logit_bias.iter().map(|(token, _)| token);
-        let mut named = tokens.iter().chain(biased);
-        if let Some(&token) = named.find(|&&token| token as usize >= vocabulary_tokens) {
-            return Err(Error::UnknownToken { token, vocabulary_tokens });
-        }
-        let jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let jobs = jobs.as_ref().ok_or(Error::Closed)?;
-        let ticket = self.shared.gate.enter()?;
-        jobs.send(Job { prompt, params, sink: Box::new(sink), ticket }).map_err(|_| Error::Closed)
+        request::check(prompt, params, info.context_tokens, info.vocabulary_tokens)
+    }
+}
+
+/// Makes the pool over one copy of the weights.
+fn replicas(
+    model: Arc<Model>,
+    info: &ModelInfo,
+    options: &Options,
+    messages: Sender<Message>,
+) -> Pool<Replica> {
+    let (context_tokens, seed) = (info.context_tokens, options.seed);
+    let metrics = Arc::new(Metrics::default());
+    // The pool makes replicas on any thread; a sender is made for one.
+    let messages = Mutex::new(messages);
+    Pool::new(info.replicas, options.queue_limit, move || {
+        let messages = messages.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Replica::new(Arc::clone(&model), context_tokens, seed, Arc::clone(&metrics), messages)
+    })
+}
+
+impl Pool<Replica> {
+    /// Attaches counters to every idle replica; says whether those were all.
+    #[must_use]
+    pub fn set_metrics(&self, metrics: &Arc<Metrics>) -> bool {
+        let attached = self.for_each_idle(|replica| replica.metrics = Arc::clone(metrics));
+        attached == self.occupancy().size
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.pool.close();
+        // A worker that has ended already needs no telling.
+        drop(self.messages.send(Message::End));
         let Some(worker) = self.worker.take() else { return };
         // A sink may hold the last clone: then this is the worker itself, which ends on its own.
         if worker.thread().id() != std::thread::current().id() {
@@ -210,6 +236,7 @@ fn describe(file: &Gguf, config: &Config) -> Result<ModelInfo, Error> {
         trained_context_tokens: config.context,
         embedding_length: config.hidden,
         vocabulary_tokens: config.vocabulary,
+        replicas: 0,
         tier: "",
         threads: 0,
     })

@@ -26,7 +26,7 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// How many of the last tokens, prompt included, count as recent for the penalties.
     pub penalty_window_tokens: usize,
-    /// Start of the random sequence; `None` takes one that nobody chose.
+    /// Start of the random sequence; `None` goes on from where the replica's last request without one ended.
     pub seed: Option<u64>,
 }
 
@@ -134,4 +134,26 @@ pub enum Event {
     Finished(Summary),
     /// The engine could not go on with this request.
     Failed(Error),
+}
+
+/// Refuses a request that no replica can run.
+pub(crate) fn check(
+    prompt: &Prompt,
+    params: &Params,
+    context_tokens: usize,
+    vocabulary_tokens: usize,
+) -> Result<(), Error> {
+    let tokens = &prompt.tokens;
+    if tokens.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    if tokens.len() >= context_tokens {
+        return Err(Error::ContextExceeded { prompt_tokens: tokens.len(), context_tokens });
+    }
+    let biased = params.logit_bias.iter().map(|(token, _)| token);
+    let mut named = tokens.iter().chain(biased);
+    match named.find(|&&token| token as usize >= vocabulary_tokens) {
+        Some(&token) => Err(Error::UnknownToken { token, vocabulary_tokens }),
+        None => Ok(()),
+    }
 }

@@ -17,7 +17,6 @@ pub(crate) struct Sampler {
     sampling: Sampling,
     /// Added to the logits of these tokens, which the vocabulary has.
     bias: Vec<(u32, f32)>,
-    random: fastrand::Rng,
     candidates: Vec<Candidate>,
 }
 
@@ -31,17 +30,17 @@ struct Candidate {
 
 impl Sampler {
     pub(crate) fn new(sampling: Sampling, bias: Vec<(u32, f32)>) -> Self {
-        let random = sampling.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        Self { sampling, bias, random, candidates: Vec::new() }
+        Self { sampling, bias, candidates: Vec::new() }
     }
 
     /// Chooses the next token; `history` is the sequence so far, prompt included.
     ///
-    /// The row is overwritten by the bias and the penalties.
+    /// The row is overwritten by the bias and the penalties. A greedy choice draws nothing from `random`.
     pub(crate) fn sample(
         &mut self,
         logits: &mut [f32],
         history: &[u32],
+        random: &mut fastrand::Rng,
     ) -> Result<u32, NotANumber> {
         if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
             return Err(NotANumber);
@@ -55,7 +54,7 @@ impl Sampler {
             return Ok(best);
         }
         self.keep_candidates(logits, best);
-        Ok(self.draw())
+        Ok(self.draw(random))
     }
 
     #[expect(clippy::float_cmp, reason = "exactly 1 and 0 switch the penalties off")]
@@ -121,13 +120,13 @@ impl Sampler {
         self.candidates.truncate(reached.map_or(self.candidates.len(), |last| last + 1));
     }
 
-    fn draw(&mut self) -> u32 {
+    fn draw(&mut self, random: &mut fastrand::Rng) -> u32 {
         let highest = self.candidates[0].logit;
         for candidate in &mut self.candidates {
             candidate.weight = exp((candidate.logit - highest) / self.sampling.temperature);
         }
         let total: f64 = self.candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
-        let mut point = self.random.f64() * total;
+        let mut point = random.f64() * total;
         let chosen = self.candidates.iter().find(|candidate| {
             point -= f64::from(candidate.weight);
             point < 0.0
@@ -166,17 +165,25 @@ mod tests {
 
     /// Draws many times from the same row and counts each token.
     fn counts(sampling: Sampling, logits: &[f32], draws: usize) -> Vec<usize> {
+        let mut random = random(&sampling);
         let mut sampler = Sampler::new(sampling, Vec::new());
         let mut counts = vec![0; logits.len()];
         for _ in 0..draws {
-            let token = sampler.sample(&mut logits.to_vec(), &[]).expect("the logits are numbers");
+            let token = sampler
+                .sample(&mut logits.to_vec(), &[], &mut random)
+                .expect("the logits are numbers");
             counts[token as usize] += 1;
         }
         counts
     }
 
     fn choose(sampling: Sampling, logits: &[f32], history: &[u32]) -> Result<u32, NotANumber> {
-        Sampler::new(sampling, Vec::new()).sample(&mut logits.to_vec(), history)
+        let mut random = random(&sampling);
+        Sampler::new(sampling, Vec::new()).sample(&mut logits.to_vec(), history, &mut random)
+    }
+
+    fn random(sampling: &Sampling) -> fastrand::Rng {
+        fastrand::Rng::with_seed(sampling.seed.expect("every test has a seed"))
     }
 
     #[test]
@@ -260,7 +267,8 @@ mod tests {
     fn a_bias_moves_the_choice_by_as_much() {
         let choose = |temperature, bias: &[(u32, f32)]| {
             let sampling = Sampling { temperature, ..OFF };
-            Sampler::new(sampling, bias.to_vec()).sample(&mut [3.0, 2.0, 1.0], &[])
+            let mut random = random(&sampling);
+            Sampler::new(sampling, bias.to_vec()).sample(&mut [3.0, 2.0, 1.0], &[], &mut random)
         };
         assert_eq!(choose(0.0, &[(1, 0.9)]), Ok(0));
         assert_eq!(choose(0.0, &[(1, 1.1)]), Ok(1));
@@ -272,8 +280,9 @@ mod tests {
     fn penalties_come_after_the_bias() {
         // (-1 + 4) / 2 = 1.5; the other way round it would be -1 * 2 + 4 = 2.
         let sampling = Sampling { temperature: 0.0, repeat_penalty: 2.0, ..OFF };
+        let mut random = random(&sampling);
         let mut sampler = Sampler::new(sampling, vec![(0, 4.0)]);
-        assert_eq!(sampler.sample(&mut [-1.0, 1.75], &[0]), Ok(1));
+        assert_eq!(sampler.sample(&mut [-1.0, 1.75], &[0], &mut random), Ok(1));
     }
 
     #[test]

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_sequences_are_in_every_pass() {
+    fn p22_decoding_sequences_are_in_every_pass() {
         let parts = plan(&[position(900, 0), position(8, 7), position(5, 4)], 256);
         assert_eq!(
             parts,
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_prompt_is_computed_once_and_no_pass_exceeds_its_chunk(
+        fn p22_every_prompt_is_computed_once_and_no_pass_exceeds_its_chunk(
             prompts in proptest::collection::vec(1usize..700, 1..9),
             chunk in 1usize..300,
         ) {

@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use toko_model::{KvCache, Model, PAGE_TOKENS, PageTable, Rows, Scratch, Slot};
+use toko_model::{KvCache, KvType, Model, PAGE_TOKENS, PageTable, Rows, Scratch, Slot};
 use toko_tokenizer::{Detokenizer, Tokenizer};
 
 use crate::logprobs::Ledger;
+use crate::pool::Lease;
 use crate::prefix::PrefixCache;
-use crate::queue::{Line, Ticket};
+use crate::replica::Replica;
 use crate::sampler::Sampler;
 use crate::scheduler::{Part, Position, plan};
 use crate::stop::{Progress, StopMatcher};
-use crate::{Error, Event, FinishReason, Opening, Options, Params, Prompt, Summary};
+use crate::{Error, Event, FinishReason, Opening, Params, Prompt, Summary};
 
 /// Prompt tokens that one pass computes at most: long enough to read the weights seldom, short
 /// enough that a running answer hardly stalls.
@@ -32,19 +33,46 @@ pub(crate) struct Job {
     pub(crate) prompt: Prompt,
     pub(crate) params: Params,
     pub(crate) sink: Sink,
-    pub(crate) ticket: Ticket,
+    pub(crate) lease: Lease<Replica>,
+}
+
+impl Job {
+    /// Gives the replica back, then tells the sink why nothing comes of the request.
+    pub(crate) fn refuse(self, error: Error) {
+        let Self { mut sink, lease, .. } = self;
+        drop(lease);
+        // The request ends whatever its sink answers.
+        let (ControlFlow::Continue(()) | ControlFlow::Break(())) = sink(Event::Failed(error));
+    }
+}
+
+/// What the worker is told.
+pub(crate) enum Message {
+    /// Run a request, for which there is always room.
+    Start(Box<Job>),
+    /// End what is running, then yourself.
+    End,
+}
+
+/// What the caches and buffers have room for.
+pub(crate) struct Capacity {
+    pub(crate) context_tokens: usize,
+    /// Sequences that may run at once.
+    pub(crate) sequences: usize,
+    /// Compute threads.
+    pub(crate) threads: usize,
+    pub(crate) kv_type: KvType,
+    pub(crate) prefix_cache_tokens: usize,
 }
 
 /// What the worker thread owns.
 pub(crate) struct Worker {
-    model: Model,
+    model: Arc<Model>,
     tokenizer: Arc<Tokenizer>,
     kv: KvCache,
     prefix: PrefixCache,
     scratch: Scratch,
     context_tokens: usize,
-    max_sequences: usize,
-    line: Line,
     running: Vec<Sequence>,
 }
 
@@ -66,61 +94,51 @@ struct Sequence {
     /// Where the tokens are told about as well.
     ledger: Option<Ledger>,
     sink: Sink,
-    /// Its place, given back before its client learns of the end; `None` from then on.
-    ticket: Option<Ticket>,
+    /// Where draws come from if the request named a seed.
+    random: Option<fastrand::Rng>,
+    /// Its replica, given back before its client learns of the end; `None` from then on.
+    lease: Option<Lease<Replica>>,
     started: Instant,
     first_token: Option<Instant>,
 }
 
 impl Worker {
     /// Makes a worker that runs nothing yet, with caches and buffers as large as they have to be.
-    pub(crate) fn new(
-        model: Model,
-        tokenizer: Arc<Tokenizer>,
-        options: &Options,
-        context_tokens: usize,
-        threads: usize,
-    ) -> Self {
-        let max_sequences = options.sequences.max(1);
-        let prefix_tokens = options.prefix_cache_tokens.unwrap_or(context_tokens);
+    pub(crate) fn new(model: Arc<Model>, tokenizer: Arc<Tokenizer>, capacity: &Capacity) -> Self {
+        let &Capacity { context_tokens, sequences, threads, kv_type, prefix_cache_tokens } =
+            capacity;
+        let running_pages = sequences * context_tokens.div_ceil(PAGE_TOKENS);
+        let config = model.config();
         Self {
-            kv: KvCache::new(model.config(), options.kv_type),
-            prefix: PrefixCache::new(
-                prefix_tokens,
-                max_sequences * context_tokens.div_ceil(PAGE_TOKENS),
-            ),
+            kv: KvCache::new(config, kv_type),
+            prefix: PrefixCache::new(prefix_cache_tokens, running_pages),
             scratch: Scratch::new(
-                model.config(),
-                CHUNK_TOKENS + max_sequences,
-                max_sequences,
+                config,
+                CHUNK_TOKENS + sequences,
+                sequences,
                 context_tokens,
                 threads,
             ),
             model,
             tokenizer,
             context_tokens,
-            max_sequences,
-            line: Line::default(),
-            running: Vec::new(),
+            running: Vec::with_capacity(sequences),
         }
     }
 
-    /// Serves until the sending side is dropped, then ends what is running.
-    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
-        loop {
-            if self.running.is_empty() && self.line.is_empty() {
-                match jobs.recv() {
-                    Ok(job) => self.line.join(job),
-                    Err(_) => return,
-                }
+    /// Serves until it is told to end, then ends what is running.
+    pub(crate) fn run(mut self, messages: &Receiver<Message>) {
+        while self.take_in(messages).is_continue() {
+            if !self.running.is_empty() {
+                self.guarded_step();
             }
-            if self.take_in(jobs).is_break() {
-                return;
+        }
+        self.fail_all(|| Error::Closed);
+        // What was sent before the end finds nobody else to tell it.
+        for message in messages.try_iter() {
+            if let Message::Start(job) = message {
+                job.refuse(Error::Closed);
             }
-            if self.running.is_empty() {
-                continue;
-            }
-            self.guarded_step();
         }
     }
 
@@ -132,34 +150,31 @@ impl Worker {
         }
     }
 
-    /// Starts as many requests as there are places and lets the others wait, unless the engine ends.
-    fn take_in(&mut self, jobs: &Receiver<Job>) -> ControlFlow<()> {
+    /// Starts the requests that have come; waits for one while none is running.
+    fn take_in(&mut self, messages: &Receiver<Message>) -> ControlFlow<()> {
         loop {
-            match jobs.try_recv() {
-                Ok(job) => self.line.join(job),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    self.fail_all(|| Error::Closed);
-                    self.line.close();
-                    return ControlFlow::Break(());
+            let message = if self.running.is_empty() {
+                messages.recv().unwrap_or(Message::End)
+            } else {
+                match messages.try_recv() {
+                    Ok(message) => message,
+                    Err(TryRecvError::Empty) => return ControlFlow::Continue(()),
+                    Err(TryRecvError::Disconnected) => Message::End,
                 }
+            };
+            match message {
+                Message::Start(job) => self.start(*job),
+                Message::End => return ControlFlow::Break(()),
             }
         }
-        while self.running.len() < self.max_sequences {
-            let Some(job) = self.line.next() else { break };
-            self.start(job);
-        }
-        self.line.tidy(Instant::now());
-        ControlFlow::Continue(())
     }
 
     fn start(&mut self, job: Job) {
-        let Job { prompt: Prompt { tokens: prompt, opening }, params, mut sink, mut ticket } = job;
+        let Job { prompt: Prompt { tokens: prompt, opening }, params, mut sink, lease } = job;
         // Whoever left while waiting costs nothing more.
         if sink(Event::Prefilled { tokens: 0 }).is_break() {
             return;
         }
-        ticket.start();
         let tokenizer = Arc::clone(&self.tokenizer);
         let room = self.context_tokens - prompt.len();
         self.running.push(Sequence {
@@ -169,6 +184,7 @@ impl Worker {
             cached: 0,
             reused: 0,
             pages: PageTable::default(),
+            random: params.sampling.seed.map(fastrand::Rng::with_seed),
             sampler: Sampler::new(params.sampling, params.logit_bias),
             detokenizer: match opening {
                 Opening::Answer => Detokenizer::new(tokenizer),
@@ -177,7 +193,7 @@ impl Worker {
             stop: StopMatcher::new(params.stop),
             ledger: params.logprobs.map(Ledger::new),
             sink,
-            ticket: Some(ticket),
+            lease: Some(lease),
             started: Instant::now(),
             first_token: None,
         });
@@ -236,7 +252,7 @@ impl Worker {
 
     fn fail_all(&mut self, error: impl Fn() -> Error) {
         for mut sequence in self.running.drain(..) {
-            sequence.ticket = None;
+            sequence.lease = None;
             // The sequence ends whatever its sink answers.
             let (ControlFlow::Continue(()) | ControlFlow::Break(())) =
                 (sequence.sink)(Event::Failed(error()));
@@ -262,8 +278,13 @@ impl Sequence {
         row: Option<&mut [f32]>,
         tokenizer: &Tokenizer,
     ) -> ControlFlow<()> {
+        let is_begun = self.cached > self.reused;
         self.cached += part.tokens;
         if self.first_token.is_none() {
+            let cached_tokens = if is_begun { 0 } else { self.reused };
+            if let Some(lease) = &self.lease {
+                lease.metrics.add_prompt(part.tokens, cached_tokens);
+            }
             (self.sink)(Event::Prefilled { tokens: self.cached })?;
         }
         let Some(row) = row else { return ControlFlow::Continue(()) };
@@ -273,9 +294,9 @@ impl Sequence {
         if let Some(ledger) = &mut self.ledger {
             ledger.observe(row);
         }
-        let Ok(token) = self.sampler.sample(row, &self.tokens) else {
+        let Some(token) = self.sample(row) else {
             let error = Error::NotANumber { position: self.cached - 1 };
-            self.ticket = None;
+            self.lease = None;
             (self.sink)(Event::Failed(error))?;
             return ControlFlow::Break(());
         };
@@ -293,6 +314,14 @@ impl Sequence {
             return self.finish(FinishReason::Length);
         }
         ControlFlow::Continue(())
+    }
+
+    /// Chooses the next token; `None` if the logits allow no choice.
+    fn sample(&mut self, row: &mut [f32]) -> Option<u32> {
+        let lease = self.lease.as_mut().expect("a running sequence has its replica");
+        lease.metrics.add_generated(1);
+        let random = self.random.as_mut().unwrap_or(&mut lease.random);
+        self.sampler.sample(row, &self.tokens, random).ok()
     }
 
     /// Gives out more text as far as it cannot be part of a stop text.
@@ -326,7 +355,7 @@ impl Sequence {
 
     fn close(&mut self, reason: FinishReason) -> ControlFlow<()> {
         let first_token = self.first_token.unwrap_or_else(Instant::now);
-        self.ticket = None;
+        self.lease = None;
         (self.sink)(Event::Finished(Summary {
             reason,
             prompt_tokens: self.prompt_tokens,

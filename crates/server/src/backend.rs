@@ -5,14 +5,20 @@
 //! answers `Break`.
 
 use std::ops::ControlFlow;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use toko_engine::{
-    Chat, ChatTemplate, Engine, Error, Event, ModelInfo, Occupancy, Params, Prompt, Tokenizer,
+    Chat, ChatTemplate, Engine, Error, Event, Metrics as Tokens, ModelInfo, Occupancy, Params,
+    Prompt, Replica, Tokenizer, Turn,
 };
 
 use crate::metrics::Metrics;
+
+/// How often a request that waits is asked whether anybody still listens.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Receives a request's events in order; after `Break` nothing more is computed for it.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
@@ -22,8 +28,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns what is loaded.
     fn info(&self) -> &ModelInfo;
 
-    /// Returns how many requests run and wait at this moment.
+    /// Returns how many replicas and requests there are at this moment.
     fn occupancy(&self) -> Occupancy;
+
+    /// Counts into these from now on.
+    fn count_into(&self, metrics: &Arc<Tokens>);
+
+    /// Begins nothing any more; whoever waits is told, whoever is being answered goes on.
+    fn close(&self);
+
+    /// Blocks until nothing runs, for at most `limit`; says whether that was reached.
+    fn wait_idle(&self, limit: Duration) -> bool;
 
     /// Renders and tokenizes the conversation and queues it; returns before the first event.
     ///
@@ -55,11 +70,25 @@ impl Backend for Engine {
     }
 
     fn occupancy(&self) -> Occupancy {
-        self.occupancy()
+        self.pool().occupancy()
+    }
+
+    fn count_into(&self, metrics: &Arc<Tokens>) {
+        if !self.pool().set_metrics(metrics) {
+            log::warn!("a model was in use before its counters were attached");
+        }
+    }
+
+    fn close(&self) {
+        self.pool().close();
+    }
+
+    fn wait_idle(&self, limit: Duration) -> bool {
+        self.pool().wait_idle(limit)
     }
 
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
-        self.submit(self.chat_prompt(chat)?, params, sink)
+        self.complete(self.chat_prompt(chat)?, params, sink)
     }
 
     fn tokenizer(&self) -> &Tokenizer {
@@ -75,7 +104,41 @@ impl Backend for Engine {
     }
 
     fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
-        self.submit(prompt, params, sink)
+        self.check(&prompt, &params)?;
+        let turn = self.pool().enter()?;
+        let timeout = self.queue_timeout();
+        tokio::spawn(generate_in_turn(turn, timeout, prompt, params, sink));
+        Ok(())
+    }
+}
+
+/// Waits for a replica while somebody listens, then generates.
+async fn generate_in_turn(
+    turn: Turn<Replica>,
+    timeout: Duration,
+    prompt: Prompt,
+    params: Params,
+    mut sink: Sink,
+) {
+    let mut lease = pin!(turn.lease(tokio::time::sleep(timeout)));
+    let mut asks = tokio::time::interval(ASK_EVERY);
+    let lease = loop {
+        tokio::select! {
+            biased;
+            lease = &mut lease => break lease,
+            _ = asks.tick() => if sink(Event::Prefilled { tokens: 0 }).is_break() { return },
+        }
+    };
+    let generated = match lease {
+        Ok(lease) => lease.generate(prompt, params, sink),
+        Err(error) => {
+            // The request ends whatever its sink answers.
+            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = sink(Event::Failed(error));
+            return;
+        }
+    };
+    if let Err(error) = generated {
+        log::error!("a request that was checked was refused: {error}");
     }
 }
 
@@ -106,6 +169,18 @@ impl Backend for Metered {
 
     fn occupancy(&self) -> Occupancy {
         self.inner.occupancy()
+    }
+
+    fn count_into(&self, metrics: &Arc<Tokens>) {
+        self.inner.count_into(metrics);
+    }
+
+    fn close(&self) {
+        self.inner.close();
+    }
+
+    fn wait_idle(&self, limit: Duration) -> bool {
+        self.inner.wait_idle(limit)
     }
 
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
@@ -196,6 +271,18 @@ mod tests {
 
         fn occupancy(&self) -> Occupancy {
             unreachable!("nobody asks who is there")
+        }
+
+        fn count_into(&self, _: &Arc<Tokens>) {
+            unreachable!("nobody counts")
+        }
+
+        fn close(&self) {
+            unreachable!("nobody closes it")
+        }
+
+        fn wait_idle(&self, _: Duration) -> bool {
+            unreachable!("nobody closes it")
         }
 
         fn generate(&self, _: &Chat, _: Params, mut sink: Sink) -> Result<(), Error> {

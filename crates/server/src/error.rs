@@ -30,8 +30,10 @@ pub(crate) enum ApiError {
     InvalidValue { param: String, reason: String },
     #[error("{param}: {reason}")]
     Unsupported { param: String, reason: String },
-    #[error("the model {asked:?} is not loaded; this server has {loaded:?}")]
-    UnknownModel { asked: String, loaded: String },
+    #[error("there is no model {asked:?} here; this server has {known}")]
+    UnknownModel { asked: String, known: String },
+    #[error("the model {model} could not be loaded: {reason}")]
+    LoadFailed { model: String, reason: String },
     #[error("there is nothing at {path}")]
     UnknownPath { path: String },
     #[error("{path} does not take {method}; the allow header says what it takes")]
@@ -103,6 +105,10 @@ impl<'a> Row<'a> {
                 retry: Some(Retry::AfterSeconds(*retry_after_seconds)),
                 ..Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, "queue_timeout")
             },
+            EngineError::PoolEmpty | EngineError::PoolPoisoned => Self {
+                retry: Some(Retry::AfterSeconds(1)),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, "pool_degraded")
+            },
             EngineError::ContextExceeded { .. } => {
                 Self::bad_request("context_length_exceeded", prompt)
             }
@@ -141,6 +147,11 @@ impl ApiError {
             Self::UnknownModel { .. } => Row {
                 param: Some("model"),
                 ..Row::new(S::NOT_FOUND, INVALID_REQUEST, "model_not_found")
+            },
+            Self::LoadFailed { .. } => Row {
+                param: Some("model"),
+                retry: Some(Retry::Never),
+                ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "model_load_failed")
             },
             Self::UnknownPath { .. } => Row::new(S::NOT_FOUND, NOT_FOUND, "not_found"),
             Self::WrongMethod { .. } => {

@@ -1,4 +1,4 @@
-//! Routes that say whether the process lives and whether it takes work; they never touch the model.
+//! Routes that say whether the process lives and whether it takes work; they never load a model.
 
 use std::sync::Arc;
 
@@ -6,12 +6,21 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use crate::catalog::Entry;
 use crate::error::ApiError;
 use crate::state::Shared;
 
 /// Answers as long as the process does.
 pub(crate) async fn live() -> Json<Value> {
     Json(json!({"status": "ok"}))
+}
+
+/// Tells whether all pools are whole.
+pub(crate) async fn health(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let lost =
+        |entry: &Arc<Entry>| entry.loaded().is_some_and(|backend| backend.occupancy().lost > 0);
+    let is_degraded = shared.catalog.entries().iter().any(lost);
+    Json(json!({"status": if is_degraded { "degraded" } else { "ok" }}))
 }
 
 /// Answers 200 while new requests are accepted and 503 once the shutdown has begun.

@@ -23,9 +23,27 @@ pub(crate) async fn digest<T: Send + 'static>(
         return Err(ApiError::ShuttingDown);
     }
     let bytes = body::read(headers, body, shared.limits.body_bytes).await?;
-    let shared = Arc::clone(shared);
     // Parsing and tokenizing a long text takes too long for a thread that serves connections.
-    let worked = tokio::task::spawn_blocking(move || work(&shared, &bytes)).await;
+    blocking(shared, move |shared| work(shared, &bytes)).await
+}
+
+/// Returns what `work` makes of a request without a body; once the shutdown has begun, refuses.
+pub(crate) async fn work<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if !shared.is_open() {
+        return Err(ApiError::ShuttingDown);
+    }
+    blocking(shared, work).await
+}
+
+async fn blocking<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Shared) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let shared = Arc::clone(shared);
+    let worked = tokio::task::spawn_blocking(move || work(&shared)).await;
     worked.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(payload) => panic::resume_unwind(payload),
         Err(_) => Err(ApiError::ShuttingDown),

@@ -1,4 +1,4 @@
-//! The HTTP server: OpenAI-compatible routes over one loaded model.
+//! The HTTP server: OpenAI-compatible routes over models that it loads and unloads.
 //!
 //! HTTP ends at [`toko_engine::Chat`], [`toko_engine::Prompt`] and [`toko_engine::Params`]; everything behind them is
 //! reached through [`Backend`]. Every answer that is an error is written by one table (`error.rs`), panics and unknown paths included.
@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod admin;
 mod answer;
 mod backend;
 mod body;
+mod catalog;
 mod error;
 mod health;
 mod ids;
@@ -39,21 +41,22 @@ use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::request_id::{PropagateRequestIdLayer, SetRequestIdLayer};
 
-use crate::backend::Metered;
+use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::state::{Phase, Shared};
 
 pub use backend::{Backend, Sink};
 pub use keys::{ApiKey, UnusableKey};
-pub use state::{Access, Defaults, Limits, Model, State};
+pub use state::{Access, Defaults, Limits, Load, LoadError, ServedModel, State};
 
 /// The value of the `server` header.
 const SERVER: &str = concat!("tokonoma/", env!("CARGO_PKG_VERSION"));
 
-/// Answers requests on `listener` until `shutdown` completes, then lets running answers end.
+/// Loads the first model and answers requests on `listener` until `shutdown` completes, then lets running answers end.
+/// The other models are loaded when they are asked for.
 ///
-/// After `shutdown` no connection is accepted and readiness is withdrawn; answers that still run after
+/// After `shutdown` no connection is accepted, readiness is withdrawn and waiting requests get a 503; answers that still run after
 /// [`Limits::drain`] are cut: streams get an error frame, whole answers a 503. Returns once all connections are
 /// closed, or [`Limits::cut_grace`] after the cut if a client does not take its last bytes. Dropping the future stops
 /// accepting at once.
@@ -63,13 +66,18 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let is_loopback = listener.local_addr()?.ip().is_loopback();
-    let State { mut model, limits, access } = state;
+    let State { models, limits, access } = state;
     let (phase, watched) = watch::channel(Phase::Open);
-    let metrics = Metrics::new();
-    model.backend = Arc::new(Metered::new(model.backend, metrics.clone()));
-    let (model, phase_now) = (Arc::new(model), watched.clone());
-    let shared = Shared { model, limits: limits.clone(), metrics, phase: phase_now };
-    let app = router(Arc::new(shared), &access, is_loopback);
+    let shared = Arc::new(Shared {
+        catalog: Catalog::new(models),
+        limits: limits.clone(),
+        metrics: Metrics::new(),
+        phase: watched.clone(),
+    });
+    let first = Arc::clone(&shared);
+    let loaded = tokio::task::spawn_blocking(move || first.model_or_default(None).map(drop)).await;
+    loaded?.map_err(io::Error::other)?;
+    let app = router(Arc::clone(&shared), &access, is_loopback);
 
     // Small frames must leave at once; a refusal of the option costs latency only.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
@@ -77,6 +85,7 @@ pub async fn serve(
     let server = axum::serve(listener, app).with_graceful_shutdown(async move {
         shutdown.await;
         stopping.send_replace(Phase::Draining);
+        shared.catalog.close();
     });
     let mut server = std::pin::pin!(server.into_future());
 
@@ -98,9 +107,9 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
     let router = Router::new()
         .route("/", get(health::index))
         .route("/version", get(health::version))
-        .route("/health", get(health::live))
-        .route("/v1/health", get(health::live))
-        .route("/healthz", get(health::live))
+        .route("/health", get(health::health))
+        .route("/v1/health", get(health::health))
+        .route("/healthz", get(health::health))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(metrics::scrape))
@@ -109,6 +118,13 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
+        .route("/models", get(openai::models::list))
+        .route("/models/load", post(admin::load))
+        .route("/models/unload", post(admin::unload))
+        .route("/api/models/unload", post(admin::unload_all))
+        .route("/api/models/unload/{*id}", post(admin::unload_named))
+        .route("/running", get(admin::running))
+        .route("/admin/v1/queue", get(admin::queue))
         .route("/tokenize", post(llama::tokenize))
         .route("/detokenize", post(llama::detokenize))
         .route("/apply-template", post(llama::apply_template))

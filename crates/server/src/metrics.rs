@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use toko_engine::Event;
+use toko_engine::{Event, Metrics as Tokens};
 
+use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::state::Shared;
 
@@ -44,8 +46,11 @@ const INTER_TOKEN_SECONDS: [f64; 19] = [
 /// Texts that an answer may have beyond one per token, all at its end: what the decoder and the stop texts held back.
 const TEXTS_BEYOND_TOKENS: usize = 2;
 
-/// Route pattern and status.
+/// Route pattern and status, or model and state.
 type Labels = [(&'static str, String); 2];
+
+/// The model.
+type ModelLabel = [(&'static str, String); 1];
 
 /// Everything that is counted. Clones count into the same numbers.
 #[derive(Clone)]
@@ -53,8 +58,10 @@ pub(crate) struct Metrics {
     registry: Arc<Registry>,
     requests: Family<Labels, Counter>,
     in_flight: Gauge,
-    running: Gauge,
-    waiting: Gauge,
+    replicas: Family<Labels, Gauge>,
+    waiting: Family<ModelLabel, Gauge>,
+    tokens: Arc<Tokens>,
+    cached_tokens: Counter,
     prompt_tokens: Counter,
     generated_tokens: Counter,
     first_token: Histogram,
@@ -72,10 +79,24 @@ impl Metrics {
             "HTTP requests whose answer is not complete",
             in_flight.clone(),
         );
-        let running = Gauge::default();
-        registry.register("requests_running", "Answers that are being computed", running.clone());
-        let waiting = Gauge::default();
-        registry.register("requests_waiting", "Requests that wait their turn", waiting.clone());
+        let replicas = Family::default();
+        registry.register(
+            "pool_replicas",
+            "Replicas of a loaded model by state: idle, leased (requests that run), lost",
+            replicas.clone(),
+        );
+        let waiting = Family::default();
+        registry.register(
+            "requests_waiting",
+            "Requests that wait for a replica of a loaded model",
+            waiting.clone(),
+        );
+        let cached_tokens = Counter::default();
+        registry.register(
+            "prompt_tokens_cached",
+            "Prompt tokens that had been computed for an earlier request",
+            cached_tokens.clone(),
+        );
         let prompt_tokens = Counter::default();
         registry.register("prompt_tokens", "Prompt tokens computed", prompt_tokens.clone());
         let generated_tokens = Counter::default();
@@ -96,13 +117,40 @@ impl Metrics {
             registry: Arc::new(registry),
             requests,
             in_flight,
-            running,
+            replicas,
             waiting,
+            tokens: Arc::default(),
+            cached_tokens,
             prompt_tokens,
             generated_tokens,
             first_token,
             inter_token,
         }
+    }
+
+    /// Returns where replicas count their tokens.
+    pub(crate) fn tokens(&self) -> &Arc<Tokens> {
+        &self.tokens
+    }
+
+    /// Takes down what the pools and the replicas say at this moment; models that are not loaded have no pool.
+    fn observe(&self, catalog: &Catalog) {
+        self.replicas.clear();
+        self.waiting.clear();
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for entry in catalog.entries() {
+            let Some(backend) = entry.loaded() else { continue };
+            let occupancy = backend.occupancy();
+            let states =
+                [("idle", occupancy.idle), ("leased", occupancy.leased), ("lost", occupancy.lost)];
+            for (state, count) in states {
+                let labels = [("model", entry.id.clone()), ("state", state.to_owned())];
+                self.replicas.get_or_create(&labels).set(gauge(count));
+            }
+            let label = [("model", entry.id.clone())];
+            self.waiting.get_or_create(&label).set(gauge(occupancy.waiting));
+        }
+        self.cached_tokens.inner().store(self.tokens.cached_tokens(), Ordering::Relaxed);
     }
 
     /// Starts to measure one answer.
@@ -121,10 +169,7 @@ impl Metrics {
 /// Writes down everything that was counted up to now.
 pub(crate) async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
     let metrics = &shared.metrics;
-    let occupancy = shared.model.backend.occupancy();
-    let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    metrics.running.set(gauge(occupancy.running));
-    metrics.waiting.set(gauge(occupancy.waiting));
+    metrics.observe(&shared.catalog);
     let mut text = String::new();
     // Writing into a text cannot fail.
     encode(&mut text, &metrics.registry).map_err(|_| ApiError::Panicked)?;

@@ -2,45 +2,47 @@
 //!
 //! Plain data without defaults: the command line has the one table of those.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use toko_engine::Sampling;
 
+use crate::catalog::{Catalog, Model};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::{ApiKey, Backend};
 
 /// Everything that [`crate::serve`] needs besides a socket.
 pub struct State {
-    /// The model that answers.
-    pub model: Model,
+    /// The models that answer, at least one; the first is the default.
+    pub models: Vec<ServedModel>,
     /// Sizes and times.
     pub limits: Limits,
     /// Who may call from where.
     pub access: Access,
 }
 
-/// A loaded model and the names that it answers to.
-pub struct Model {
+/// A model that can be loaded, and the names that it answers to.
+pub struct ServedModel {
     /// The name that answers carry.
     pub id: String,
-    /// Further names that requests may use; `default` always works.
+    /// Further names that requests may use; `default` always means the first model.
     pub aliases: Vec<String>,
-    /// When it was loaded.
+    /// When it was first there.
     pub created: SystemTime,
     /// What holds for a request that says nothing else.
     pub defaults: Defaults,
-    /// What runs it.
-    pub backend: Arc<dyn Backend>,
+    /// Loads it; called whenever a request wants it and it is not there.
+    pub load: Load,
 }
 
-impl Model {
-    fn is_named(&self, asked: &str) -> bool {
-        asked == self.id || asked == "default" || self.aliases.iter().any(|alias| alias == asked)
-    }
-}
+/// Loads a model, for as long as that takes.
+pub type Load = Box<dyn Fn() -> Result<Arc<dyn Backend>, LoadError> + Send + Sync>;
+
+/// Why a model could not be loaded.
+pub type LoadError = Box<dyn Error + Send + Sync>;
 
 /// What holds for a request that says nothing else.
 pub struct Defaults {
@@ -87,28 +89,25 @@ pub(crate) enum Phase {
 
 /// What the routes share.
 pub(crate) struct Shared {
-    pub(crate) model: Arc<Model>,
+    pub(crate) catalog: Catalog,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
 impl Shared {
-    /// Returns the model that a request names.
+    /// Returns the model that a request names, loaded.
     ///
-    /// May take as long as a load does, so it is not called on a thread that serves connections.
+    /// Takes as long as a load does, so it is not called on a thread that serves connections.
     pub(crate) fn model(&self, asked: &str) -> Result<Arc<Model>, ApiError> {
-        if self.model.is_named(asked) {
-            Ok(Arc::clone(&self.model))
-        } else {
-            let loaded = self.model.id.clone();
-            Err(ApiError::UnknownModel { asked: asked.to_owned(), loaded })
-        }
+        Model::of(self.catalog.find(asked)?, &self.metrics)
     }
 
     /// Returns the model that a request means, which need not name one.
     pub(crate) fn model_or_default(&self, asked: Option<&str>) -> Result<Arc<Model>, ApiError> {
-        asked.map_or_else(|| Ok(Arc::clone(&self.model)), |asked| self.model(asked))
+        let entry =
+            asked.map_or_else(|| Ok(self.catalog.first()), |asked| self.catalog.find(asked))?;
+        Model::of(entry, &self.metrics)
     }
 
     /// Says whether new work is accepted.

@@ -27,7 +27,7 @@ pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
         (argument, piped) => argument.or_else(|| piped.map(str::to_owned)),
     };
     args.generation.temperature.get_or_insert(config::sampling(&source).temperature);
-    let options = engine_options(&args.load, 1);
+    let options = engine_options(&args.load, Some(1));
     match prompt.filter(|prompt| !prompt.is_empty()) {
         Some(prompt) => answer(Session::load(&source, options)?, &prompt, &args, output),
         None if args.raw => Err(no_prompt("--raw needs a prompt")),
@@ -39,7 +39,7 @@ pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
 }
 
 /// Turns loading flags into the engine's options.
-pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
+pub(crate) fn engine_options(load: &LoadArgs, replicas: Option<usize>) -> Options {
     let kv_type = match load.kv_type {
         KvTypeName::F16 => KvType::F16,
         KvTypeName::F32 => KvType::F32,
@@ -48,10 +48,11 @@ pub(crate) fn engine_options(load: &LoadArgs, sequences: usize) -> Options {
         context_tokens: load.ctx,
         threads: load.threads,
         kv_type,
-        sequences,
+        replicas,
         // Whoever asks in the foreground asks one thing after the other.
         queue_limit: usize::MAX,
         queue_timeout: std::time::Duration::MAX,
+        seed: config::fresh_seed(),
         // A chat's every question repeats the conversation before it.
         prefix_cache_tokens: None,
     }

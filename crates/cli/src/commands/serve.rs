@@ -1,10 +1,10 @@
-//! `toko serve`: one model behind HTTP until a signal says stop.
+//! `toko serve`: models behind HTTP until a signal says stop.
 //!
 //! The first SIGINT or SIGTERM lets running answers end, the second ends the process.
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -15,7 +15,7 @@ use tokio::{
     sync::oneshot,
 };
 use toko_engine::{Engine, Options};
-use toko_server::{Access, ApiKey, Defaults, Limits, Model, State};
+use toko_server::{Access, ApiKey, Defaults, Limits, ServedModel, State};
 
 use crate::{
     access,
@@ -30,40 +30,53 @@ use crate::{
 
 /// Serves until it is told to stop.
 pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
-    let source = served_model(args)?;
+    let sources = served_models(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ended = runtime.block_on(listen_and_answer(args, &source));
+    let ended = runtime.block_on(listen_and_answer(args, &sources));
     // A load or an answer that is given up must not hold the process.
     runtime.shutdown_background();
     ended
 }
 
-fn served_model(args: &ServeArgs) -> Result<ModelSource, Failure> {
-    match &args.positional {
-        Some(path) if !args.model.is_typed => Ok(ModelSource::named(path)),
-        positional => Ok(model_and_text(positional.as_ref(), None, &args.model)?.0),
+/// Returns the models to serve, at least one, each with a name of its own.
+fn served_models(args: &ServeArgs) -> Result<Vec<ModelSource>, Failure> {
+    let sources: Vec<ModelSource> = match args.positional.as_slice() {
+        [] => vec![model_and_text(None, None, &args.model)?.0],
+        _ if args.model.is_typed => {
+            return Err(Failure::Usage(
+                "the model is given twice: leave out --model or the arguments".to_owned(),
+            ));
+        }
+        words => words.iter().map(|word| ModelSource::named(word)).collect(),
+    };
+    for (index, source) in sources.iter().enumerate() {
+        let name = source.short_name();
+        if sources[..index].iter().any(|earlier| earlier.short_name() == name) {
+            return Err(Failure::Usage(format!("two of the models are called {name}")));
+        }
     }
+    Ok(sources)
 }
 
-async fn listen_and_answer(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<()> {
+async fn listen_and_answer(args: &ServeArgs, sources: &[ModelSource]) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let keys = access::keys(&args.access)?;
     let listener = bind(args, !keys.is_empty()).await?;
     let address = listener.local_addr()?;
-    let engine = tokio::select! {
-        engine = load(args, source) => engine?,
+    let first = tokio::select! {
+        engine = load(args, &sources[0]) => engine?,
         failure = signals.next() => return Err(failure.into()),
     };
-    let info = engine.info();
+    let info = first.info();
     note(&format!(
         "serving {} as {}, {} tokens of context, {} at once",
         info.name,
-        source.short_name(),
+        sources[0].short_name(),
         info.context_tokens,
-        args.limits.parallel
+        info.replicas
     ));
     note(&format!("listening on http://{address}"));
-    let state = state(args, source, engine, keys);
+    let state = state(args, sources, first, keys);
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move { drop(stopped.await) };
     let mut server = std::pin::pin!(toko_server::serve(listener, state, shutdown));
@@ -99,7 +112,7 @@ async fn bind(args: &ServeArgs, has_keys: bool) -> anyhow::Result<TcpListener> {
 }
 
 /// Reads a host, host:port or URL; a port on its own wins over the one in the text.
-fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u16), Failure> {
+pub(crate) fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u16), Failure> {
     let wrong = || {
         Failure::Usage(format!(
             "{text:?} is no address; give a host, host:port or http://host:port"
@@ -132,19 +145,35 @@ fn served_options(args: &ServeArgs) -> Options {
         queue_limit: args.limits.queue_limit,
         queue_timeout: Duration::from_secs(args.limits.queue_timeout.into()),
         prefix_cache_tokens: args.limits.prefix_cache_tokens,
-        ..engine_options(&args.load, args.limits.parallel)
+        ..engine_options(&args.load, args.limits.replicas)
     }
 }
 
-fn state(args: &ServeArgs, source: &ModelSource, engine: Engine, keys: Vec<ApiKey>) -> State {
+/// Says how a model is loaded, and how it is the first time if it is there already.
+fn served(args: &ServeArgs, source: &ModelSource, loaded: Option<Engine>) -> ServedModel {
+    let (options, from, loaded) = (served_options(args), source.clone(), Mutex::new(loaded));
+    ServedModel {
+        id: source.short_name(),
+        aliases: Vec::new(),
+        created: SystemTime::now(),
+        defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
+        load: Box::new(move || {
+            let loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let engine = loaded.map_or_else(|| load_engine(&from, &options), Ok);
+            // The whole chain of reasons, as the command line would tell it.
+            let engine = engine.map_err(|error| format!("{error:#}"))?;
+            Ok(Arc::new(engine))
+        }),
+    }
+}
+
+fn state(args: &ServeArgs, sources: &[ModelSource], first: Engine, keys: Vec<ApiKey>) -> State {
+    let mut first = Some(first);
+    let mut models: Vec<ServedModel> =
+        sources.iter().map(|source| served(args, source, first.take())).collect();
+    models[0].aliases.clone_from(&args.alias);
     State {
-        model: Model {
-            id: source.short_name(),
-            aliases: args.alias.clone(),
-            created: SystemTime::now(),
-            defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
-            backend: Arc::new(engine),
-        },
+        models,
         limits: Limits {
             body_bytes: config::BODY_LIMIT_BYTES,
             ping_every: config::PING_EVERY,

@@ -56,7 +56,7 @@ fn a_conversation_becomes_the_golden_prompt() {
 }
 
 #[test]
-fn eight_at_once_get_the_answers_that_they_get_alone() {
+fn p21_eight_at_once_get_the_answers_that_they_get_alone() {
     let engine = embedded(&OPTIONS);
     let seeded = |seed| Sampling { temperature: 0.8, top_k: 40, seed: Some(seed), ..GREEDY };
     let requests: Vec<_> = golden()
@@ -92,7 +92,7 @@ fn a_seed_repeats_its_answer_and_another_seed_changes_it() {
 
 #[test]
 fn more_requests_than_places_wait_their_turn() {
-    let engine = embedded(&toko_engine::Options { sequences: 2, ..OPTIONS });
+    let engine = embedded(&toko_engine::Options { replicas: Some(2), ..OPTIONS });
     let golden = golden();
     let queued: Vec<_> = golden
         .iter()

@@ -8,7 +8,7 @@ use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorType;
 use toko_gguf::write::Writer;
 
-use crate::harness::{GREEDY, OPTIONS, answer_to, ask, collect, embedded, params, submit};
+use crate::harness::{GREEDY, OPTIONS, answer_to, ask, collect, embedded, params, run, submit};
 
 /// "Once upon a time": the model goes on for hundreds of tokens.
 const STORY: [u32; 4] = [603, 874, 257, 465];
@@ -67,19 +67,14 @@ fn a_context_beyond_the_models_own_is_refused() {
 
 #[test]
 fn a_client_that_goes_stops_its_request_and_no_other() {
-    let engine = embedded(&Options { sequences: 1, ..OPTIONS });
+    let engine = embedded(&Options { replicas: Some(1), ..OPTIONS });
     let (calls, told) = channel();
-    engine
-        .submit(answer_to(&STORY), params(GREEDY, 900), move |event| {
-            let text = matches!(event, Event::Text { .. });
-            calls.send(()).expect("the test listens");
-            if text {
-                std::ops::ControlFlow::Break(())
-            } else {
-                std::ops::ControlFlow::Continue(())
-            }
-        })
-        .expect("accepted");
+    run(&engine, answer_to(&STORY), params(GREEDY, 900), move |event| {
+        let text = matches!(event, Event::Text { .. });
+        calls.send(()).expect("the test listens");
+        if text { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+    })
+    .expect("accepted");
     // With one place, the next request starts only when the first has ended.
     assert_eq!(ask(&engine, &STORY, params(GREEDY, 3)).summary().completion_tokens, 3);
     assert_eq!(told.iter().count(), 3, "the start, the prompt and one text, then no more");
@@ -87,15 +82,14 @@ fn a_client_that_goes_stops_its_request_and_no_other() {
 
 #[test]
 fn a_client_that_left_while_waiting_costs_no_pass() {
-    let engine = embedded(&Options { sequences: 1, ..OPTIONS });
+    let engine = embedded(&Options { replicas: Some(1), ..OPTIONS });
     let running = submit(&engine, &STORY, params(GREEDY, 50)).expect("accepted");
     let (calls, told) = channel();
-    engine
-        .submit(answer_to(&STORY), params(GREEDY, 50), move |event| {
-            calls.send(matches!(event, Event::Prefilled { tokens: 0 })).expect("the test listens");
-            std::ops::ControlFlow::Break(())
-        })
-        .expect("accepted");
+    run(&engine, answer_to(&STORY), params(GREEDY, 50), move |event| {
+        calls.send(matches!(event, Event::Prefilled { tokens: 0 })).expect("the test listens");
+        std::ops::ControlFlow::Break(())
+    })
+    .expect("accepted");
     assert_eq!(collect(&running).summary().completion_tokens, 50);
     assert_eq!(told.iter().collect::<Vec<_>>(), [true]);
 }
@@ -114,17 +108,16 @@ fn an_engine_dropped_by_its_own_sink_ends_all_the_same() {
     let engine = embedded(&OPTIONS);
     let (finished, told) = channel();
     let mut last = Some(engine.clone());
-    engine
-        .submit(answer_to(&STORY), params(GREEDY, 3), move |event| {
-            if matches!(event, Event::Text { .. }) {
-                last.take();
-            }
-            if matches!(event, Event::Finished(_) | Event::Failed(_)) {
-                finished.send(()).expect("the test listens");
-            }
-            std::ops::ControlFlow::Continue(())
-        })
-        .expect("accepted");
+    run(&engine, answer_to(&STORY), params(GREEDY, 3), move |event| {
+        if matches!(event, Event::Text { .. }) {
+            last.take();
+        }
+        if matches!(event, Event::Finished(_) | Event::Failed(_)) {
+            finished.send(()).expect("the test listens");
+        }
+        std::ops::ControlFlow::Continue(())
+    })
+    .expect("accepted");
     drop(engine);
     told.recv().expect("the request was told its end");
 }

@@ -1,7 +1,9 @@
 //! The one door through which these tests ask an engine.
 
+use std::future::{Future, pending};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::Duration;
 
 use toko_engine::{
@@ -26,9 +28,10 @@ pub(crate) const OPTIONS: Options = Options {
     context_tokens: None,
     threads: Some(2),
     kv_type: KvType::F16,
-    sequences: 8,
+    replicas: Some(8),
     queue_limit: usize::MAX,
     queue_timeout: Duration::MAX,
+    seed: 0,
     prefix_cache_tokens: None,
 };
 
@@ -65,6 +68,31 @@ pub(crate) fn answer_to(tokens: &[u32]) -> Prompt {
     Prompt { tokens: tokens.to_vec(), opening: Opening::Answer }
 }
 
+/// Runs a future to its end.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(future)
+}
+
+/// Leases a replica and generates: at once if one is idle, otherwise in a thread that waits for it.
+pub(crate) fn run(
+    engine: &Engine,
+    prompt: Prompt,
+    params: Params,
+    mut sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
+) -> Result<(), Error> {
+    engine.check(&prompt, &params)?;
+    let turn = engine.pool().enter()?;
+    if turn.has_come() {
+        return block_on(turn.lease(pending()))?.generate(prompt, params, sink);
+    }
+    thread::spawn(move || match block_on(turn.lease(pending())) {
+        Ok(lease) => lease.generate(prompt, params, sink).expect("it was checked"),
+        Err(error) => assert!(sink(Event::Failed(error)).is_continue()),
+    });
+    Ok(())
+}
+
 /// Queues a prompt and returns where its events arrive.
 pub(crate) fn submit(
     engine: &Engine,
@@ -72,7 +100,7 @@ pub(crate) fn submit(
     params: Params,
 ) -> Result<Receiver<Event>, Error> {
     let (sender, receiver) = channel();
-    engine.submit(answer_to(prompt), params, move |event| match sender.send(event) {
+    run(engine, answer_to(prompt), params, move |event| match sender.send(event) {
         Ok(()) => ControlFlow::Continue(()),
         Err(_) => ControlFlow::Break(()),
     })?;

@@ -3,7 +3,8 @@
 mod answers;
 mod ending;
 mod harness;
+mod hosting;
 mod logprobs;
 mod perplexity;
 mod prefix;
-mod waiting;
+mod promises;

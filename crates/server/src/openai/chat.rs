@@ -18,8 +18,9 @@ use super::request::{self, Accepted, ChatRequest, Shape};
 use super::stream::Chunks;
 use crate::answer::{Answer, End, Reader};
 use crate::backend::Sender;
+use crate::catalog::Model;
 use crate::error::ApiError;
-use crate::state::{Model, Shared};
+use crate::state::Shared;
 use crate::{answer, body, ids, intake, sse};
 
 /// Says which build answered.

@@ -13,8 +13,9 @@ use toko_engine::{Opening, Params, Prompt};
 
 use super::controls::{Controls, Delivery};
 use crate::Backend;
+use crate::catalog::Model;
 use crate::error::ApiError;
-use crate::state::{Model, Shared};
+use crate::state::Shared;
 use crate::validate::{at_least, invalid, missing, off, token_ids, unsupported, within};
 
 /// Most prompts of a request.

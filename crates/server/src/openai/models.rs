@@ -9,12 +9,15 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde_json::{Value, json};
 
+use crate::admin;
+use crate::catalog::Entry;
 use crate::error::ApiError;
-use crate::state::{Model, Shared};
+use crate::state::Shared;
 
-/// Lists the one model that is loaded.
+/// Lists the models, loaded or not.
 pub(crate) async fn list(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [describe(&shared.model)]}))
+    let models: Vec<Value> = shared.catalog.entries().iter().map(|entry| describe(entry)).collect();
+    Json(json!({"object": "list", "data": models}))
 }
 
 /// Describes the model that the path names; names may contain slashes and colons, escaped or not.
@@ -25,21 +28,24 @@ pub(crate) async fn retrieve(
 ) -> Result<Json<Value>, ApiError> {
     // An escape that is no UTF-8 names nothing.
     let Path(asked) = asked.map_err(|_| ApiError::UnknownPath { path: uri.path().to_owned() })?;
-    Ok(Json(describe(&*shared.model(&asked)?)))
+    Ok(Json(describe(shared.catalog.find(&asked)?)))
 }
 
-/// The public fields, and those that local clients look for beside them.
-fn describe(model: &Model) -> Value {
-    let info = model.backend.info();
-    let created = model.created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    json!({
-        "id": model.id,
+/// The public fields, and those that local clients look for beside them; some are known only of a loaded model.
+fn describe(entry: &Entry) -> Value {
+    let created = entry.created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut model = json!({
+        "id": entry.id,
         "object": "model",
         "created": created,
         "owned_by": "tokonoma",
-        "aliases": model.aliases,
-        "max_model_len": info.context_tokens,
-        "meta": {
+        "aliases": entry.aliases,
+        "status": {"value": admin::state(entry)},
+    });
+    if let Some(backend) = entry.loaded() {
+        let info = backend.info();
+        model["max_model_len"] = json!(info.context_tokens);
+        model["meta"] = json!({
             "name": info.name,
             "architecture": info.architecture,
             "n_params": info.parameters,
@@ -47,6 +53,7 @@ fn describe(model: &Model) -> Value {
             "n_ctx_train": info.trained_context_tokens,
             "n_embd": info.embedding_length,
             "n_vocab": info.vocabulary_tokens,
-        },
-    })
+        });
+    }
+    model
 }

@@ -15,8 +15,9 @@ use super::logprobs;
 use super::message::WireMessage;
 use crate::answer::{Ask, Reading};
 use crate::body::Object;
+use crate::catalog::Model;
 use crate::error::ApiError;
-use crate::state::{Model, Shared};
+use crate::state::Shared;
 use crate::validate::{at_least, invalid, missing, off, unsupported, within};
 
 /// Most choices of an answer.

@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use toko_engine::{
-    Chat, ChatTemplate, Error, Event, FinishReason, ModelInfo, Occupancy, Opening, Params, Prompt,
-    Sampling, Special, Summary, Tokenizer,
+    Chat, ChatTemplate, Error, Event, FinishReason, Metrics, ModelInfo, Occupancy, Opening, Params,
+    Prompt, Sampling, Special, Summary, Tokenizer,
 };
 use toko_gguf::Gguf;
-use toko_server::{Access, Backend, Defaults, Limits, Model, Sink, State, serve};
+use toko_server::{Access, Backend, Defaults, Limits, ServedModel, Sink, State, serve};
 
 /// What the engine does with each request.
 type Script = Box<dyn Fn(Sink) -> Result<(), Error> + Send + Sync>;
@@ -41,6 +41,7 @@ impl Fake {
             trained_context_tokens: 128,
             embedding_length: 8,
             vocabulary_tokens: 300,
+            replicas: 2,
             tier: "scalar",
             threads: 1,
         };
@@ -133,7 +134,15 @@ impl Backend for Fake {
     }
 
     fn occupancy(&self) -> Occupancy {
-        Occupancy { running: 0, waiting: 0 }
+        Occupancy { size: 2, idle: 2, leased: 0, lost: 0, waiting: 0 }
+    }
+
+    fn count_into(&self, _: &Arc<Metrics>) {}
+
+    fn close(&self) {}
+
+    fn wait_idle(&self, _: Duration) -> bool {
+        true
     }
 
     fn generate(&self, chat: &Chat, params: Params, sink: Sink) -> Result<(), Error> {
@@ -226,13 +235,13 @@ impl Server {
         change: impl FnOnce(&mut State),
     ) -> Self {
         let mut state = State {
-            model: Model {
+            models: vec![ServedModel {
                 id: "org/model:q1".to_owned(),
                 aliases: vec!["model-q1".to_owned()],
                 created: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
                 defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
-                backend,
-            },
+                load: Box::new(move || Ok(Arc::clone(&backend))),
+            }],
             limits: Limits {
                 body_bytes: 1 << 20,
                 ping_every: Duration::from_hours(1),

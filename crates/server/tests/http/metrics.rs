@@ -42,7 +42,8 @@ async fn tokens_and_times_of_known_answers_are_counted_exactly() {
         context_tokens: None,
         threads: Some(1),
         kv_type: KvType::F16,
-        sequences: 1,
+        replicas: Some(1),
+        seed: 0,
         queue_limit: 8,
         queue_timeout: Duration::MAX,
     };

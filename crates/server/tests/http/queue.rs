@@ -53,7 +53,8 @@ async fn one_place(queue_limit: usize, queue_timeout: Duration) -> (Engine, Serv
         context_tokens: None,
         threads: Some(1),
         kv_type: KvType::F16,
-        sequences: 1,
+        replicas: Some(1),
+        seed: 0,
         queue_limit,
         queue_timeout,
     };
@@ -62,7 +63,7 @@ async fn one_place(queue_limit: usize, queue_timeout: Duration) -> (Engine, Serv
 }
 
 /// Takes the engine's only place until the returned sender is dropped.
-fn occupy(engine: &Engine) -> std::sync::mpsc::Sender<()> {
+async fn occupy(engine: &Engine) -> std::sync::mpsc::Sender<()> {
     let (holder, held) = std::sync::mpsc::channel::<()>();
     let sampling = crate::fake::sampling();
     let params = toko_engine::Params {
@@ -72,8 +73,13 @@ fn occupy(engine: &Engine) -> std::sync::mpsc::Sender<()> {
         logit_bias: Vec::new(),
         logprobs: None,
     };
-    engine
-        .submit(engine.text_prompt("Once"), params, move |event| {
+    let lease = engine
+        .pool()
+        .acquire(std::future::pending())
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
+    lease
+        .generate(engine.text_prompt("Once"), params, move |event| {
             if matches!(event, Event::Prefilled { tokens: 1.. }) {
                 let (Ok(()) | Err(_)) = held.recv();
             }
@@ -84,7 +90,7 @@ fn occupy(engine: &Engine) -> std::sync::mpsc::Sender<()> {
 }
 
 async fn until_waiting(engine: &Engine, count: usize) {
-    while engine.occupancy().waiting != count || engine.occupancy().running != 1 {
+    while engine.pool().occupancy().waiting != count || engine.pool().occupancy().leased != 1 {
         tokio::task::yield_now().await;
     }
 }
@@ -92,7 +98,7 @@ async fn until_waiting(engine: &Engine, count: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_is_answered_or_sent_away_and_health_stays_up() {
     let (engine, server) = one_place(2, Duration::MAX).await;
-    let holder = occupy(&engine);
+    let holder = occupy(&engine).await;
     until_waiting(&engine, 0).await;
     let request = ask(json!({"max_tokens": 3}));
     let mut waiting = Vec::new();
@@ -116,7 +122,7 @@ async fn a_burst_is_answered_or_sent_away_and_health_stays_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_may_not_wait_gets_its_503_while_the_other_runs_on() {
     let (engine, server) = one_place(2, Duration::ZERO).await;
-    let holder = occupy(&engine);
+    let holder = occupy(&engine).await;
     until_waiting(&engine, 0).await;
     let mut waiting = Vec::new();
     for (count, stream) in [(1, false), (2, true)] {

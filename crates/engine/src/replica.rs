@@ -1,0 +1,66 @@
+//! What one lease gives: the right to run one request at a time on the shared weights, and a random state of its own.
+//!
+//! A replica's KV cache is the page table of the sequence that it runs; the worker owns the pages.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::mpsc::{SendError, Sender};
+
+use toko_model::Model;
+
+use crate::metrics::Metrics;
+use crate::pool::Lease;
+use crate::request::check;
+use crate::worker::{Job, Message};
+use crate::{Error, Event, Params, Prompt};
+
+/// One of the places at which a model generates.
+pub struct Replica {
+    model: Arc<Model>,
+    context_tokens: usize,
+    /// Where draws without a seed go on from.
+    pub(crate) random: fastrand::Rng,
+    pub(crate) metrics: Arc<Metrics>,
+    messages: Sender<Message>,
+}
+
+impl Replica {
+    pub(crate) fn new(
+        model: Arc<Model>,
+        context_tokens: usize,
+        seed: u64,
+        metrics: Arc<Metrics>,
+        messages: Sender<Message>,
+    ) -> Self {
+        let random = fastrand::Rng::with_seed(seed);
+        Self { model, context_tokens, random, metrics, messages }
+    }
+
+    /// Returns the weights, which all replicas share.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+}
+
+impl Lease<Replica> {
+    /// Runs a request. `sink` is called on the worker thread; when it answers `Break` the sequence ends there, nothing
+    /// more is computed for it, and the replica is idle again. It is idle before the sink learns of the end, too.
+    ///
+    /// # Errors
+    /// A prompt that is empty or fills the context, and an unknown token in it or in the bias; the sink is not called
+    /// then. That the engine has ended is told to the sink.
+    pub fn generate(
+        self,
+        prompt: Prompt,
+        params: Params,
+        sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        check(&prompt, &params, self.context_tokens, self.model.config().vocabulary)?;
+        let messages = self.messages.clone();
+        let job = Job { prompt, params, sink: Box::new(sink), lease: self };
+        if let Err(SendError(Message::Start(job))) = messages.send(Message::Start(Box::new(job))) {
+            job.refuse(Error::Closed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! What the operator asks for: which models are loaded and how busy they are; load and unload.
+//!
+//! The routes have the shapes of llama.cpp's router and of llama-swap where those have one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toko_engine::Residence;
+
+use crate::catalog::Entry;
+use crate::error::ApiError;
+use crate::state::Shared;
+use crate::validate::missing;
+use crate::{body, intake};
+
+/// Names the model that is to come or go.
+#[derive(Debug, Deserialize)]
+struct ModelRequest {
+    model: Option<String>,
+}
+
+/// Loads a model and answers when it is there.
+pub(crate) async fn load(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let load = |shared: &Shared, bytes: &[u8]| {
+        let model = shared.model(&named(bytes)?)?;
+        Ok(json!({"success": true, "model": model.id}))
+    };
+    intake::digest(&shared, &headers, body, load).await.map(Json)
+}
+
+/// Unloads a model and answers when its memory is free.
+pub(crate) async fn unload(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let unload = |shared: &Shared, bytes: &[u8]| {
+        let entry = shared.catalog.find(&named(bytes)?)?;
+        entry.unload(shared.limits.drain);
+        Ok(json!({"success": true, "model": entry.id}))
+    };
+    intake::digest(&shared, &headers, body, unload).await.map(Json)
+}
+
+/// Unloads every model.
+pub(crate) async fn unload_all(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    let unload = |shared: &Shared| {
+        for entry in shared.catalog.entries() {
+            entry.unload(shared.limits.drain);
+        }
+        Ok(json!({"success": true}))
+    };
+    intake::work(&shared, unload).await.map(Json)
+}
+
+/// Unloads the model that the path names.
+pub(crate) async fn unload_named(
+    State(shared): State<Arc<Shared>>,
+    Path(asked): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let unload = move |shared: &Shared| {
+        let entry = shared.catalog.find(&asked)?;
+        entry.unload(shared.limits.drain);
+        Ok(json!({"success": true, "model": entry.id}))
+    };
+    intake::work(&shared, unload).await.map(Json)
+}
+
+/// Lists the models that take memory.
+pub(crate) async fn running(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let entries = shared.catalog.entries().iter();
+    let running: Vec<Value> = entries
+        .filter(|entry| entry.residence() != Residence::Unloaded)
+        .map(|entry| json!({"model": entry.id, "state": state(entry)}))
+        .collect();
+    Json(json!({"running": running}))
+}
+
+/// Tells for each model how many replicas it has and how many requests run and wait.
+pub(crate) async fn queue(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let entries = shared.catalog.entries().iter();
+    let models: Vec<Value> = entries.map(|entry| occupancy(entry)).collect();
+    Json(json!({"models": models}))
+}
+
+fn occupancy(entry: &Entry) -> Value {
+    let mut model = json!({"id": entry.id, "state": state(entry)});
+    if let Some(backend) = entry.loaded() {
+        let occupancy = backend.occupancy();
+        model["context_tokens"] = json!(backend.info().context_tokens);
+        model["replicas"] = json!({
+            "size": occupancy.size,
+            "idle": occupancy.idle,
+            "leased": occupancy.leased,
+            "lost": occupancy.lost,
+        });
+        model["waiting"] = json!(occupancy.waiting);
+    }
+    model
+}
+
+/// Returns the public word for how far a model is.
+pub(crate) fn state(entry: &Entry) -> &'static str {
+    match entry.residence() {
+        Residence::Unloaded => "unloaded",
+        Residence::Loading => "loading",
+        Residence::Loaded => "ready",
+        Residence::Unloading => "unloading",
+    }
+}
+
+fn named(bytes: &[u8]) -> Result<String, ApiError> {
+    let request: ModelRequest = body::parse(bytes)?;
+    request.model.ok_or_else(|| missing("model"))
+}
