@@ -162,3 +162,29 @@ fn smollm2_in_f32_chooses_the_tokens_that_llama_cpp_chooses() {
         assert_greedy("SmolLM2 F32", &mut runner, prompt);
     }
 }
+
+/// A byte of a key or value is off by up to half of a 127th of the largest of its 32: on average a
+/// few thousandths of the numbers themselves, where f16 is off by a few ten-thousandths at most. The
+/// bounds say what that comes to in logits; they are ten times those of the other types.
+#[test]
+fn a_cache_in_q8_0_moves_the_logits_of_tiny_models_by_less_than_a_thirtieth() {
+    for architecture in ["llama", "qwen2", "qwen3"] {
+        let name = format!("tiny-{architecture}.F32");
+        let file = Gguf::from_bytes(tiny_model(architecture, "F32")).expect("golden files open");
+        let mut runner = Runner::new(&file, Tier::detect(), 1, KvType::Q8_0, 64);
+        for reference in prompts(&golden_json(&format!("tiny/{name}.f64.json"))) {
+            let logits = runner.last_logits(&ids(&reference["ids"]));
+            let error = top10_error(|id| f64::from(logits[id]), reference);
+            assert!(error < 1.0 / 30.0, "{name}: {error}");
+        }
+    }
+}
+
+/// Thirty layers deep and among logits of about 20: less than what eight-bit activations cost.
+#[test]
+fn a_cache_in_q8_0_moves_the_logits_of_smollm2_by_less_than_a_third() {
+    let file = smollm2("F16");
+    let mut runner = Runner::new(&file, Tier::detect(), default_threads(), KvType::Q8_0, 256);
+    let errors = smollm2_errors("F16", &mut runner);
+    assert!(errors.iter().all(|errors| errors.ours < 1.0 / 3.0), "{errors:?}");
+}
