@@ -96,11 +96,13 @@ impl Engine {
     /// Loads a model: binds the weights once, builds the tokenizer and the replicas, starts the worker.
     ///
     /// # Errors
-    /// Whatever makes the file unusable, and a context longer than the model was trained for.
+    /// Whatever makes the file unusable, a context longer than the model was trained for, and a type
+    /// of the KV cache that its heads do not fit.
     pub fn load(file: &Gguf, options: &Options) -> Result<Self, Error> {
         let threads = options.threads.unwrap_or_else(default_threads).max(1);
         let tier = Tier::detect();
         let model = Arc::new(Model::bind(file, tier, threads)?);
+        options.kv_type.check(model.config())?;
         let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
         let (tokens, rows) = (tokenizer.len(), model.config().vocabulary);
         if tokens != rows {

@@ -8,9 +8,9 @@ use std::array::from_fn;
 
 use half::f16;
 
-use crate::convert::Stored;
+use crate::convert::{Q8Block, Stored};
 use crate::isa::Tier;
-use crate::isa::lanes::{LANES, Lanes};
+use crate::isa::lanes::{LANES, Lanes, padded};
 use crate::isa::tiered::tiered;
 use crate::softmax::softmax;
 
@@ -31,6 +31,32 @@ pub enum KvSlice<'a> {
         /// One value per position.
         values: &'a [f32],
     },
+    /// Eight-bit codes in blocks; `head_dim` is whole blocks.
+    Q8_0 {
+        /// One key per position.
+        keys: &'a [Q8Block],
+        /// One value per position.
+        values: &'a [Q8Block],
+    },
+}
+
+impl KvSlice<'_> {
+    /// Returns how many keys there are.
+    ///
+    /// # Panics
+    /// If the values are not as many, or keys of this length are not whole blocks.
+    fn positions(&self, head_dim: usize) -> usize {
+        fn count<T: Stored>(keys: &[T], values: &[T], head_dim: usize) -> usize {
+            assert_eq!(keys.len(), values.len(), "a page holds one value per key");
+            assert!(head_dim.is_multiple_of(T::LENGTH), "a key is whole blocks");
+            keys.len() / (head_dim / T::LENGTH)
+        }
+        match self {
+            Self::F16 { keys, values } => count(keys, values, head_dim),
+            Self::F32 { keys, values } => count(keys, values, head_dim),
+            Self::Q8_0 { keys, values } => count(keys, values, head_dim),
+        }
+    }
 }
 
 /// The queries of one position that share a KV head.
@@ -71,6 +97,7 @@ pub fn attend<'a>(
         match page {
             KvSlice::F16 { keys, .. } => score_f16(tier, queries, keys, scale, shape, scores),
             KvSlice::F32 { keys, .. } => score_f32(tier, queries, keys, scale, shape, scores),
+            KvSlice::Q8_0 { keys, .. } => score_q8_0(tier, queries, keys, scale, shape, scores),
         }
     });
     for scores in scores.chunks_exact_mut(positions) {
@@ -82,6 +109,7 @@ pub fn attend<'a>(
         match page {
             KvSlice::F16 { values, .. } => mix_f16(tier, scores, values, shape, out),
             KvSlice::F32 { values, .. } => mix_f32(tier, scores, values, shape, out),
+            KvSlice::Q8_0 { values, .. } => mix_q8_0(tier, scores, values, shape, out),
         }
     });
 }
@@ -107,12 +135,7 @@ fn for_each_page<'a>(
 ) {
     let mut at = 0;
     for page in pages {
-        let (keys, values) = match page {
-            KvSlice::F16 { keys, values } => (keys.len(), values.len()),
-            KvSlice::F32 { keys, values } => (keys.len(), values.len()),
-        };
-        assert_eq!(keys, values, "a page holds one value per key");
-        let count = (keys / head_dim).min(positions - at);
+        let count = page.positions(head_dim).min(positions - at);
         f(page, at, count);
         at += count;
         if at == positions {
@@ -126,10 +149,14 @@ tiered!(fn score_f16(q: &[f32], keys: &[f16], scale: f32, shape: Shape, scores: 
     = score_page::<f16> in lanes);
 tiered!(fn score_f32(q: &[f32], keys: &[f32], scale: f32, shape: Shape, scores: &mut [f32])
     = score_page::<f32> in lanes);
+tiered!(fn score_q8_0(q: &[f32], keys: &[Q8Block], scale: f32, shape: Shape, scores: &mut [f32])
+    = score_page::<Q8Block> in lanes);
 tiered!(fn mix_f16(scores: &[f32], values: &[f16], shape: Shape, out: &mut [f32])
     = mix_page::<f16> in lanes);
 tiered!(fn mix_f32(scores: &[f32], values: &[f32], shape: Shape, out: &mut [f32])
     = mix_page::<f32> in lanes);
+tiered!(fn mix_q8_0(scores: &[f32], values: &[Q8Block], shape: Shape, out: &mut [f32])
+    = mix_page::<Q8Block> in lanes);
 
 /// Writes the scores of one page for all query heads, up to four of them per pass over the keys.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
@@ -171,19 +198,22 @@ fn score_heads<L: Lanes, T: Stored, const G: usize>(
     let q: [&[f32]; G] = from_fn(|g| &q[g * dim..][..dim]);
     let whole_q: [&[[f32; LANES]]; G] = q.map(|q| q.as_chunks().0);
     let rest_q: [&[f32]; G] = q.map(|q| q.as_chunks::<LANES>().1);
-    for (i, key) in keys.chunks_exact(dim).take(shape.count).enumerate() {
-        let (whole, rest) = key.as_chunks();
+    for (i, key) in keys.chunks_exact(dim / T::LENGTH).take(shape.count).enumerate() {
+        let (whole, rest) = T::units(key);
         let mut sums = [L::splat(isa, 0.0); G];
-        for (c, key) in whole.iter().enumerate() {
-            let key = T::load::<L>(isa, key);
-            for g in 0..G {
-                sums[g] = sums[g].add_product(key, L::load(isa, &whole_q[g][c]));
+        for (u, unit) in whole.iter().enumerate() {
+            for chunk in 0..T::CHUNKS {
+                let key = T::load::<L>(isa, unit, chunk);
+                for g in 0..G {
+                    let q = L::load(isa, &whole_q[g][u * T::CHUNKS + chunk]);
+                    sums[g] = sums[g].add_product(key, q);
+                }
             }
         }
         if !rest.is_empty() {
-            let key = T::load::<L>(isa, &padded(rest));
+            let key = T::load::<L>(isa, &T::padded(rest), 0);
             for g in 0..G {
-                sums[g] = sums[g].add_product(key, L::load(isa, &padded(rest_q[g])));
+                sums[g] = sums[g].add_product(key, L::load(isa, &padded(rest_q[g], 0.0)));
             }
         }
         for (g, sums) in sums.into_iter().enumerate() {
@@ -233,12 +263,13 @@ fn mix_heads<L: Lanes, T: Stored, const G: usize>(
         let (start, end) = (c * LANES, dim.min(c * LANES + LANES));
         let mut sums = [L::splat(isa, 0.0); G];
         for (g, sums) in sums.iter_mut().enumerate() {
-            *sums = L::load(isa, &padded(&out[g * dim..][start..end]));
+            *sums = L::load(isa, &padded(&out[g * dim..][start..end], 0.0));
         }
-        for (i, value) in values.chunks_exact(dim).take(shape.count).enumerate() {
-            let value = match value[start..].first_chunk() {
-                Some(value) => T::load::<L>(isa, value),
-                None => T::load::<L>(isa, &padded(&value[start..])),
+        for (i, value) in values.chunks_exact(dim / T::LENGTH).take(shape.count).enumerate() {
+            let (whole, rest) = T::units(value);
+            let value = match whole.get(c / T::CHUNKS) {
+                Some(unit) => T::load::<L>(isa, unit, c % T::CHUNKS),
+                None => T::load::<L>(isa, &T::padded(rest), 0),
             };
             for g in 0..G {
                 sums[g] = sums[g].add_product(value, L::splat(isa, scores[g][i]));
@@ -251,13 +282,4 @@ fn mix_heads<L: Lanes, T: Stored, const G: usize>(
         }
     }
     G
-}
-
-/// Returns up to sixteen values with zeros behind them, whose products with zeros add nothing.
-#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
-#[inline(always)]
-fn padded<T: Stored>(values: &[T]) -> [T; LANES] {
-    let mut padded = [T::ZERO; LANES];
-    padded[..values.len()].copy_from_slice(values);
-    padded
 }

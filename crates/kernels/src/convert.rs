@@ -1,11 +1,15 @@
-//! Conversions between f16 and f32 for the KV cache.
+//! The forms in which the KV cache holds numbers, and the conversions between them and f32.
 //!
-//! Invariant: widening is exact and narrowing rounds to the nearest value, ties to even.
+//! Invariant: widening is exact, and what narrowing makes of a number has the same bits on every
+//! tier. Knows no pages.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::isa::lanes::{LANES, Lanes};
+use crate::format::Format;
+use crate::isa::Tier;
+use crate::isa::lanes::{LANES, Lanes, padded};
+use crate::isa::tiered::tiered;
 
 /// Writes `values` as f16 to `out`, rounded to nearest even; what is too large becomes infinite.
 ///
@@ -16,45 +20,130 @@ pub fn to_f16(values: &[f32], out: &mut [f16]) {
     out.convert_from_f32_slice(values);
 }
 
-/// A number as the KV cache holds it.
+/// How many numbers share a scale in a [`Q8Block`].
+pub const Q8_LENGTH: usize = Format::Q8_0.block_elements();
+
+/// Numbers that share a scale, in the bytes of [`Format::Q8_0`]: the scale as f16, then a signed
+/// byte for each number; a number is scale · byte.
+pub type Q8Block = [u8; Format::Q8_0.block_bytes()];
+
+/// Added to a whole number below 2²² in size, it leaves its two's complement in the sum's low bits.
+const INTEGER: f32 = 12_582_912.0;
+
+/// Writes `values` as blocks to `out`: the bytes that [`Format::quantizer`] gives finite numbers.
+///
+/// A block with a number that is not finite is read back as NaN where the format would drop it.
+///
+/// # Panics
+/// If there is not one block for each [`Q8_LENGTH`] values.
+pub fn to_q8_0(tier: Tier, values: &[f32], out: &mut [Q8Block]) {
+    assert_eq!(values.len(), out.len() * Q8_LENGTH, "one block for each 32 values");
+    narrowed(tier, values, out);
+}
+
+tiered!(fn narrowed(values: &[f32], out: &mut [Q8Block]) = narrow_blocks);
+
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn narrow_blocks(values: &[f32], out: &mut [Q8Block]) {
+    for (values, block) in values.as_chunks::<Q8_LENGTH>().0.iter().zip(out) {
+        // As integers, sizes have the order of the numbers, with infinity and NaN above them.
+        let size = values.iter().fold(0, |max, v| max.max(v.to_bits() & (u32::MAX >> 1)));
+        let scale = f32::from_bits(size) / 127.0;
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        let (bits, codes) = block.split_at_mut(2);
+        bits.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        for (code, value) in codes.iter_mut().zip(values) {
+            let rounded = (value * inverse).clamp(-128.0, 127.0).round();
+            [*code, ..] = (rounded + INTEGER).to_le_bytes();
+        }
+    }
+}
+
+/// One or more numbers as the KV cache holds them.
 pub(crate) trait Stored: Copy {
-    /// The number 0.
-    const ZERO: Self;
+    /// What is widened together: one or more chunks of 16 numbers.
+    type Unit;
+    /// How many numbers `Self` is.
+    const LENGTH: usize;
+    /// How many chunks a unit is.
+    const CHUNKS: usize;
 
-    /// Returns the same number as f32.
-    fn widen(self) -> f32;
+    /// Returns the whole units of a row and the rest.
+    fn units(row: &[Self]) -> (&[Self::Unit], &[Self]);
 
-    /// Returns the same numbers as f32.
-    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L;
+    /// Returns a rest with zeros behind it.
+    fn padded(rest: &[Self]) -> Self::Unit;
+
+    /// Returns one chunk of a unit as f32.
+    fn load<L: Lanes>(isa: L::Isa, unit: &Self::Unit, chunk: usize) -> L;
 }
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 impl Stored for f32 {
-    const ZERO: Self = 0.0;
+    type Unit = [Self; LANES];
+    const LENGTH: usize = 1;
+    const CHUNKS: usize = 1;
 
     #[inline(always)]
-    fn widen(self) -> f32 {
-        self
+    fn units(row: &[Self]) -> (&[Self::Unit], &[Self]) {
+        row.as_chunks()
     }
 
     #[inline(always)]
-    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
-        L::load(isa, values)
+    fn padded(rest: &[Self]) -> Self::Unit {
+        padded(rest, 0.0)
+    }
+
+    #[inline(always)]
+    fn load<L: Lanes>(isa: L::Isa, unit: &Self::Unit, _: usize) -> L {
+        L::load(isa, unit)
     }
 }
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 impl Stored for f16 {
-    const ZERO: Self = Self::ZERO;
+    type Unit = [Self; LANES];
+    const LENGTH: usize = 1;
+    const CHUNKS: usize = 1;
 
     #[inline(always)]
-    fn widen(self) -> f32 {
-        widen(self.to_bits())
+    fn units(row: &[Self]) -> (&[Self::Unit], &[Self]) {
+        row.as_chunks()
     }
 
     #[inline(always)]
-    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
-        L::load_f16(isa, values)
+    fn padded(rest: &[Self]) -> Self::Unit {
+        padded(rest, Self::ZERO)
+    }
+
+    #[inline(always)]
+    fn load<L: Lanes>(isa: L::Isa, unit: &Self::Unit, _: usize) -> L {
+        L::load_f16(isa, unit)
+    }
+}
+
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
+impl Stored for Q8Block {
+    type Unit = Self;
+    const LENGTH: usize = Q8_LENGTH;
+    const CHUNKS: usize = Q8_LENGTH / LANES;
+
+    #[inline(always)]
+    fn units(row: &[Self]) -> (&[Self], &[Self]) {
+        (row, &[])
+    }
+
+    #[inline(always)]
+    fn padded(_: &[Self]) -> Self {
+        [0; Format::Q8_0.block_bytes()]
+    }
+
+    #[inline(always)]
+    fn load<L: Lanes>(isa: L::Isa, unit: &Self, chunk: usize) -> L {
+        let [low, high, codes @ ..] = unit;
+        let scale = f16::from_le_bytes([*low, *high]);
+        L::load_codes(isa, &codes.as_chunks().0[chunk], scale)
     }
 }
 
@@ -65,7 +154,7 @@ const REBIAS: u32 = (127 - 15) << 23;
 /// instruction for it.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 #[inline(always)]
-fn widen(bits: u16) -> f32 {
+pub(crate) fn widen(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let sign = (bits & 0x8000) << 16;
     let magnitude = (bits & 0x7FFF) << 13;

@@ -26,7 +26,8 @@ impl Model {
         let kv_length = self.config.kv_length();
         let rows = scratch.key.chunks_exact(kv_length).zip(scratch.value.chunks_exact(kv_length));
         for (place, (keys, values)) in scratch.places.iter().zip(rows) {
-            kv.store(slots[place.slot].pages, index, place.position, keys, values);
+            let table = slots[place.slot].pages;
+            kv.store(self.tier, table, index, place.position, keys, values);
         }
         self.mix(index, slots, kv, scratch);
     }

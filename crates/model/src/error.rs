@@ -23,6 +23,16 @@ pub enum Error {
         /// What would be accepted.
         expected: String,
     },
+    /// Keys and values cannot be kept in the blocks that were asked for.
+    #[error(
+        "keys and values have {head_dim} numbers a head, which blocks of {block} do not divide; keep them as f16 or f32"
+    )]
+    KvBlocks {
+        /// Numbers in one head.
+        head_dim: usize,
+        /// Numbers in one block.
+        block: usize,
+    },
     /// A tensor that the architecture needs is not in the file.
     #[error("tensor {name} is missing; expected shape {expected:?}")]
     MissingTensor {

@@ -8,9 +8,11 @@ use std::ops::Range;
 
 use half::f16;
 use toko_kernels::attention::KvSlice;
-use toko_kernels::convert::to_f16;
+use toko_kernels::convert::{Q8_LENGTH, Q8Block, to_f16, to_q8_0};
+use toko_kernels::format::Format;
+use toko_kernels::isa::Tier;
 
-use crate::Config;
+use crate::{Config, Error};
 
 /// Positions in one page.
 pub const PAGE_TOKENS: usize = 64;
@@ -22,6 +24,32 @@ pub enum KvType {
     F32,
     /// 16-bit floats.
     F16,
+    /// Signed bytes in blocks of 32 with a 16-bit scale.
+    Q8_0,
+}
+
+impl KvType {
+    fn format(self) -> Format {
+        match self {
+            Self::F32 => Format::F32,
+            Self::F16 => Format::F16,
+            Self::Q8_0 => Format::Q8_0,
+        }
+    }
+
+    /// Returns the bytes of one key or value; `None` when `head_dim` is no whole number of blocks.
+    pub fn row_bytes(self, head_dim: usize) -> Option<usize> {
+        self.format().row_bytes(head_dim)
+    }
+
+    /// Tells whether a model's keys and values can be kept as this type.
+    pub fn check(self, config: &Config) -> Result<(), Error> {
+        let (head_dim, block) = (config.head_dim, self.format().block_elements());
+        match self.row_bytes(head_dim) {
+            Some(_) => Ok(()),
+            None => Err(Error::KvBlocks { head_dim, block }),
+        }
+    }
 }
 
 /// The pages of one sequence, in order of position.
@@ -42,6 +70,7 @@ impl PageTable {
 enum Page {
     F32(Box<[f32]>),
     F16(Box<[f16]>),
+    Q8_0(Box<[Q8Block]>),
 }
 
 /// Keys and values of all sequences.
@@ -60,7 +89,11 @@ pub struct KvCache {
 
 impl KvCache {
     /// Makes an empty cache for a model; no page is allocated yet.
+    ///
+    /// # Panics
+    /// When [`KvType::check`] refuses the model.
     pub fn new(config: &Config, kind: KvType) -> Self {
+        assert!(kind.check(config).is_ok(), "heads are whole blocks");
         Self {
             kind,
             layers: config.layers,
@@ -117,6 +150,10 @@ impl KvCache {
         let page = match self.kind {
             KvType::F32 => Page::F32(vec![0.0; elements].into_boxed_slice()),
             KvType::F16 => Page::F16(vec![f16::ZERO; elements].into_boxed_slice()),
+            KvType::Q8_0 => {
+                let zero: Q8Block = [0; Format::Q8_0.block_bytes()];
+                Page::Q8_0(vec![zero; elements / Q8_LENGTH].into_boxed_slice())
+            }
         };
         if let Some(index) = self.free.pop() {
             self.pages[index] = Some(page);
@@ -136,6 +173,7 @@ impl KvCache {
     /// Stores the keys and values of one position in one layer, each `[kv_heads, head_dim]`.
     pub(crate) fn store(
         &mut self,
+        tier: Tier,
         table: &PageTable,
         layer: usize,
         position: usize,
@@ -152,6 +190,7 @@ impl KvCache {
                 match self.pages[page].as_mut().expect("a table holds live pages") {
                     Page::F32(page) => page[range].copy_from_slice(source),
                     Page::F16(page) => to_f16(source, &mut page[range]),
+                    Page::Q8_0(page) => to_q8_0(tier, source, &mut page[blocks(range)]),
                 }
             }
         }
@@ -173,10 +212,18 @@ impl KvCache {
                 match self.pages[page].as_ref().expect("a table holds live pages") {
                     Page::F32(page) => KvSlice::F32 { keys: &page[keys], values: &page[values] },
                     Page::F16(page) => KvSlice::F16 { keys: &page[keys], values: &page[values] },
+                    Page::Q8_0(page) => {
+                        KvSlice::Q8_0 { keys: &page[blocks(keys)], values: &page[blocks(values)] }
+                    }
                 }
             },
         )
     }
+}
+
+/// The blocks that hold some whole heads' numbers.
+fn blocks(numbers: Range<usize>) -> Range<usize> {
+    numbers.start / Q8_LENGTH..numbers.end / Q8_LENGTH
 }
 
 #[cfg(test)]
@@ -185,6 +232,7 @@ mod tests {
 
     use proptest::prelude::*;
     use toko_kernels::attention::KvSlice;
+    use toko_kernels::isa::Tier;
 
     use super::{KvCache, KvType, PAGE_TOKENS, PageTable};
 
@@ -220,7 +268,7 @@ mod tests {
     /// Writes a number that no other page has into every position of a page.
     fn mark(kv: &mut KvCache, table: &PageTable, page: usize, mark: f32) {
         for position in page * PAGE_TOKENS..(page + 1) * PAGE_TOKENS {
-            kv.store(table, 0, position, &[mark], &[-mark]);
+            kv.store(Tier::Reference, table, 0, position, &[mark], &[-mark]);
         }
     }
 

@@ -43,6 +43,7 @@ pub(crate) fn engine_options(load: &LoadArgs, replicas: Option<usize>) -> Option
     let kv_type = match load.kv_type {
         KvTypeName::F16 => KvType::F16,
         KvTypeName::F32 => KvType::F32,
+        KvTypeName::Q8_0 => KvType::Q8_0,
     };
     Options {
         context_tokens: load.ctx,

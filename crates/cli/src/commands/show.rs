@@ -107,10 +107,11 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
     }
     row("rotary embedding", &rope_line(&report.rope))?;
     match &report.kv_bytes_per_token {
-        Some(bytes) => row(
-            "KV cache per token",
-            &format!("{} bytes as f16, {} bytes as f32", bytes.f16, bytes.f32),
-        )?,
+        Some(bytes) => {
+            let blocks = bytes.q8_0.map(|bytes| format!(", {bytes} bytes as q8_0"));
+            let floats = format!("{} bytes as f16, {} bytes as f32", bytes.f16, bytes.f32);
+            row("KV cache per token", &format!("{floats}{}", blocks.unwrap_or_default()))?;
+        }
         None => row("KV cache per token", "-")?,
     }
     print_tensors(report, output)?;

@@ -34,9 +34,13 @@ fn a_model_from_a_path_answers_as_the_embedded_one() {
 
 #[test]
 fn every_element_type_of_the_kv_cache_and_number_of_threads_gives_the_answer() {
-    for flags in
-        [["--kv-type", "f32"], ["--kv-type", "f16"], ["--threads", "1"], ["--threads", "3"]]
-    {
+    for flags in [
+        ["--kv-type", "f32"],
+        ["--kv-type", "f16"],
+        ["--kv-type", "q8_0"],
+        ["--threads", "1"],
+        ["--threads", "3"],
+    ] {
         let mut arguments = vec!["run", VOLCANO, "--temperature", "0"];
         arguments.extend(flags);
         assert_eq!(run(&arguments).answer(), format!("{}\n", golden_answer(VOLCANO)), "{flags:?}");

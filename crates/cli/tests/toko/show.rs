@@ -28,6 +28,7 @@ fn the_embedded_model_is_shown_with_the_facts_of_its_recipe() {
         // Six layers, two heads, 64 keys and 64 values.
         ("/kv_bytes_per_token/f16", json!(3072)),
         ("/kv_bytes_per_token/f32", json!(6144)),
+        ("/kv_bytes_per_token/q8_0", json!(6 * 2 * 2 * (2 * 34))),
         ("/tensor_types/0/type", json!("Q1_0")),
         ("/tensor_types/0/id", json!(41)),
         ("/tensor_types/0/tensors", json!(43)),

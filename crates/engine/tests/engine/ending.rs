@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::channel;
 
-use toko_engine::{Engine, Error, Event, FinishReason, Options, Params};
-use toko_fixtures::embedded_model_path;
+use toko_engine::{Engine, Error, Event, FinishReason, KvType, Options, Params};
+use toko_fixtures::{embedded_model_path, tiny_model};
 use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorType;
 use toko_gguf::write::Writer;
@@ -63,6 +63,41 @@ fn a_context_beyond_the_models_own_is_refused() {
         let error = Engine::load(&file, &options).err().expect("refused");
         assert!(matches!(error, Error::Context { trained_tokens: 1024, .. }), "{error}");
     }
+}
+
+#[test]
+fn heads_that_are_no_whole_blocks_are_refused_for_a_cache_in_blocks() {
+    let file = Gguf::from_bytes(tiny_model("llama", "F32")).expect("golden files open");
+    // The same matrices, cut into four times as many heads of 16.
+    let changed: [(&str, u32); 5] = [
+        ("llama.attention.head_count", 16),
+        ("llama.attention.head_count_kv", 8),
+        ("llama.attention.key_length", 16),
+        ("llama.attention.value_length", 16),
+        ("llama.rope.dimension_count", 16),
+    ];
+    let mut writer = Writer::new();
+    for (key, value) in changed {
+        writer.set(key, value);
+    }
+    for (key, value) in file.metadata().iter() {
+        if changed.iter().all(|(changed, _)| *changed != key) {
+            writer.copy(key, value);
+        }
+    }
+    for tensor in file.tensors() {
+        let data = file.data(tensor).to_vec();
+        writer.tensor(&tensor.name, &tensor.shape, tensor.kind, data);
+    }
+    let file = Gguf::from_bytes(writer.into_bytes().expect("writable")).expect("readable");
+    Engine::load(&file, &OPTIONS).expect("the model itself runs");
+    let options = Options { kv_type: KvType::Q8_0, ..OPTIONS };
+    let error = Engine::load(&file, &options).err().expect("refused");
+    assert_eq!(
+        error.to_string(),
+        "keys and values have 16 numbers a head, which blocks of 32 do not divide; \
+         keep them as f16 or f32"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use toko_engine::{Chat, Engine, Message, Options, Params, Sampling};
+use toko_engine::{Chat, Engine, KvType, Message, Options, Params, Sampling};
 
 use crate::harness::{Answer, GREEDY, OPTIONS, ask, collect, embedded, params, submit};
 
@@ -121,12 +121,21 @@ fn talk(engine: &Engine, plans: &[Plan]) -> Vec<Answer> {
 
 #[test]
 fn conversations_get_the_same_answers_with_and_without_the_cache() {
+    check_conversations(KvType::F16, 6);
+}
+
+#[test]
+fn conversations_get_the_same_answers_with_and_without_the_cache_in_q8_0() {
+    check_conversations(KvType::Q8_0, 3);
+}
+
+fn check_conversations(kv_type: KvType, cases: u32) {
+    let options = Options { kv_type, ..OPTIONS };
     // Room for one conversation and a half: pages are shared and evicted all the time.
-    let with = embedded(&Options { prefix_cache_tokens: Some(448), ..OPTIONS });
-    let without = embedded(&Options { prefix_cache_tokens: Some(0), ..OPTIONS });
+    let with = embedded(&Options { prefix_cache_tokens: Some(448), ..options.clone() });
+    let without = embedded(&Options { prefix_cache_tokens: Some(0), ..options });
     let cached = std::cell::Cell::new(0);
-    let config =
-        ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new_with_rng(
         config,
         proptest::test_runner::TestRng::deterministic_rng(

@@ -7,7 +7,7 @@
 
 use half::f16;
 
-use crate::convert::Stored;
+use crate::convert::widen;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::Lanes128;
@@ -28,12 +28,23 @@ pub(crate) trait Lanes: Copy {
     fn load(isa: Self::Isa, values: &[f32; LANES]) -> Self;
     /// Returns the values, widened exactly.
     fn load_f16(isa: Self::Isa, values: &[f16; LANES]) -> Self;
+    /// Returns `scale` times each signed byte, which is exact.
+    fn load_codes(isa: Self::Isa, codes: &[u8; LANES], scale: f16) -> Self;
     /// Writes the values to `out`.
     fn store(self, out: &mut [f32; LANES]);
     /// Returns `self + a · b`; the product is rounded before the addition.
     fn add_product(self, a: Self, b: Self) -> Self;
     /// Returns the sum: the upper half is added to the lower until one lane is left.
     fn sum(self) -> f32;
+}
+
+/// Returns up to sixteen values with zeros behind them, whose products with zeros add nothing.
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
+#[inline(always)]
+pub(crate) fn padded<T: Copy>(values: &[T], zero: T) -> [T; LANES] {
+    let mut padded = [zero; LANES];
+    padded[..values.len()].copy_from_slice(values);
+    padded
 }
 
 /// The lanes of the reference.
@@ -56,7 +67,13 @@ impl Lanes for Plain {
 
     #[inline(always)]
     fn load_f16((): (), values: &[f16; LANES]) -> Self {
-        Self(values.map(Stored::widen))
+        Self(values.map(|value| widen(value.to_bits())))
+    }
+
+    #[inline(always)]
+    fn load_codes((): (), codes: &[u8; LANES], scale: f16) -> Self {
+        let scale = widen(scale.to_bits());
+        Self(codes.map(|code| f32::from(code.cast_signed()) * scale))
     }
 
     #[inline(always)]
@@ -91,11 +108,13 @@ macro_rules! proven {
 #[expect(unsafe_code, reason = "instructions of detected sets, loads and stores of whole vectors")]
 mod x86_64 {
     use std::arch::x86_64::{
-        __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps,
-        _mm_movehl_ps, _mm256_add_ps, _mm256_castps256_ps128, _mm256_cvtph_ps,
-        _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_ps,
-        _mm256_storeu_ps, _mm512_add_ps, _mm512_castps512_ps256, _mm512_cvtph_ps,
-        _mm512_extractf32x8_ps, _mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_storeu_ps,
+        __m128i, __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64,
+        _mm_loadu_si128, _mm_movehdup_ps, _mm_movehl_ps, _mm_set1_epi16, _mm256_add_ps,
+        _mm256_castps256_ps128, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
+        _mm256_extractf128_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps,
+        _mm256_set1_epi16, _mm256_set1_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_castps512_ps256,
+        _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_extractf32x8_ps,
+        _mm512_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_storeu_ps,
     };
 
     use half::f16;
@@ -129,6 +148,17 @@ mod x86_64 {
             proven!(Self(
                 _mm256_cvtph_ps(_mm_loadu_si128(low.as_ptr().cast())),
                 _mm256_cvtph_ps(_mm_loadu_si128(high.as_ptr().cast())),
+            ))
+        }
+
+        #[inline(always)]
+        fn load_codes(_: Avx2, codes: &[u8; LANES], scale: f16) -> Self {
+            let (low, high) = codes.split_at(8);
+            let bits = scale.to_bits().cast_signed();
+            let scale = proven!(_mm256_cvtph_ps(_mm_set1_epi16(bits)));
+            proven!(Self(
+                _mm256_mul_ps(scale, widened(_mm_loadl_epi64(low.as_ptr().cast()))),
+                _mm256_mul_ps(scale, widened(_mm_loadl_epi64(high.as_ptr().cast()))),
             ))
         }
 
@@ -177,6 +207,14 @@ mod x86_64 {
         }
 
         #[inline(always)]
+        fn load_codes(_: Avx512, codes: &[u8; LANES], scale: f16) -> Self {
+            let bits = scale.to_bits().cast_signed();
+            let scale = proven!(_mm512_cvtph_ps(_mm256_set1_epi16(bits)));
+            let codes = proven!(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.as_ptr().cast())));
+            proven!(Self(_mm512_mul_ps(scale, _mm512_cvtepi32_ps(codes))))
+        }
+
+        #[inline(always)]
         fn store(self, out: &mut [f32; LANES]) {
             proven!(_mm512_storeu_ps(out.as_mut_ptr(), self.0));
         }
@@ -193,6 +231,13 @@ mod x86_64 {
         }
     }
 
+    /// The lower eight bytes as numbers.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn widened(codes: __m128i) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
+    }
+
     #[inline]
     #[target_feature(enable = "avx")]
     fn sum_of_eight(lanes: __m256) -> f32 {
@@ -206,8 +251,10 @@ mod x86_64 {
 #[expect(unsafe_code, reason = "instructions of a detected set, loads and stores of whole vectors")]
 mod aarch64 {
     use std::arch::aarch64::{
-        float32x4_t, vadd_f32, vaddq_f32, vcvt_f32_f16, vdupq_n_f32, vget_high_f32, vget_low_f32,
-        vld1_u16, vld1q_f32, vmulq_f32, vpadds_f32, vreinterpret_f16_u16, vst1q_f32,
+        float32x4_t, vadd_f32, vaddq_f32, vcvt_f32_f16, vcvtq_f32_s32, vdup_n_u16, vdupq_n_f32,
+        vget_high_f32, vget_low_f32, vget_low_s8, vget_low_s16, vld1_u16, vld1q_f32, vld1q_s8,
+        vmovl_high_s8, vmovl_high_s16, vmovl_s8, vmovl_s16, vmulq_f32, vpadds_f32,
+        vreinterpret_f16_u16, vst1q_f32,
     };
 
     use half::f16;
@@ -245,6 +292,22 @@ mod aarch64 {
                 let bits = proven!(vld1_u16(four.as_ptr().cast()));
                 proven!(vcvt_f32_f16(vreinterpret_f16_u16(bits)))
             }))
+        }
+
+        #[inline(always)]
+        fn load_codes(_: Neon, codes: &[u8; LANES], scale: f16) -> Self {
+            let bits = proven!(vdup_n_u16(scale.to_bits()));
+            let scale = proven!(vcvt_f32_f16(vreinterpret_f16_u16(bits)));
+            let codes = proven!(vld1q_s8(codes.as_ptr().cast()));
+            let low = proven!(vmovl_s8(vget_low_s8(codes)));
+            let high = proven!(vmovl_high_s8(codes));
+            let fours = proven!([
+                vmovl_s16(vget_low_s16(low)),
+                vmovl_high_s16(low),
+                vmovl_s16(vget_low_s16(high)),
+                vmovl_high_s16(high),
+            ]);
+            Self(fours.map(|four| proven!(vmulq_f32(scale, vcvtq_f32_s32(four)))))
         }
 
         #[inline(always)]

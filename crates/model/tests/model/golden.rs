@@ -162,3 +162,38 @@ fn smollm2_in_f32_chooses_the_tokens_that_llama_cpp_chooses() {
         assert_greedy("SmolLM2 F32", &mut runner, prompt);
     }
 }
+
+/// A byte of a key or value is off by up to half of a 127th of the largest of its 32: on average a
+/// few thousandths of the numbers themselves, where f16 is off by a few ten-thousandths at most. The
+/// bounds say what that comes to in logits; they are ten times those of the other types.
+#[test]
+fn a_cache_in_q8_0_moves_the_logits_of_tiny_models_by_less_than_a_thirtieth() {
+    for architecture in ["llama", "qwen2", "qwen3"] {
+        let name = format!("tiny-{architecture}.F32");
+        let file = Gguf::from_bytes(tiny_model(architecture, "F32")).expect("golden files open");
+        let mut runner = Runner::new(&file, Tier::detect(), 1, KvType::Q8_0, 64);
+        for reference in prompts(&golden_json(&format!("tiny/{name}.f64.json"))) {
+            let logits = runner.last_logits(&ids(&reference["ids"]));
+            let error = top10_error(|id| f64::from(logits[id]), reference);
+            assert!(error < 1.0 / 30.0, "{name}: {error}");
+        }
+    }
+}
+
+/// The bytes cost up to 0.3 in double precision as well. That ours are the same bytes shows where the two
+/// agree; they cannot everywhere, since a number half-way between two bytes may fall to either side.
+#[test]
+fn a_cache_in_q8_0_moves_the_logits_of_smollm2_as_it_does_in_double_precision() {
+    let file = smollm2("F16");
+    let mut runner = Runner::new(&file, Tier::detect(), default_threads(), KvType::Q8_0, 256);
+    for (exact_cache, same_cache) in prompts(&golden_json("smollm2/F16.f64.json"))
+        .iter()
+        .zip(prompts(&golden_json("smollm2/F16.kv-q8_0.f64.json")))
+    {
+        let logits = runner.last_logits(&ids(&exact_cache["ids"]));
+        let error = |reference| top10_error(|id| f64::from(logits[id]), reference);
+        let (moved, apart) = (error(exact_cache), error(same_cache));
+        assert!(moved < 1.0 / 3.0, "{}: {moved}", exact_cache["name"]);
+        assert!(apart < 0.1, "{}: {apart}", exact_cache["name"]);
+    }
+}

@@ -44,6 +44,21 @@ fn every_tier_and_thread_count_gives_the_reference_bits() {
 }
 
 #[test]
+fn every_tier_and_thread_count_gives_the_reference_bits_with_a_cache_in_q8_0() {
+    let file = embedded();
+    let prompt = &golden_prompts()[0];
+    let run = |tier, threads| {
+        bits(&Runner::new(&file, tier, threads, KvType::Q8_0, 512).logits(prompt, 64))
+    };
+    let expected = run(Tier::Reference, 2);
+    for tier in Tier::available() {
+        for threads in [1, 3] {
+            assert!(run(tier, threads) == expected, "{tier:?} with {threads} threads differs");
+        }
+    }
+}
+
+#[test]
 fn greedy_answers_are_the_same_on_every_tier() {
     let file = embedded();
     let golden = embedded_model_golden();
@@ -61,7 +76,7 @@ fn greedy_answers_are_the_same_on_every_tier() {
 #[test]
 fn chunks_of_a_prompt_do_not_change_its_logits() {
     let file = embedded();
-    for kv in [KvType::F16, KvType::F32] {
+    for kv in [KvType::F16, KvType::F32, KvType::Q8_0] {
         let mut runner = Runner::new(&file, Tier::detect(), 2, kv, 512);
         let prompt = &golden_prompts()[0];
         let expected = bits(&runner.logits(prompt, prompt.len()));
@@ -73,14 +88,20 @@ fn chunks_of_a_prompt_do_not_change_its_logits() {
 
 #[test]
 fn a_sequence_among_others_gets_the_logits_that_it_gets_alone() {
+    for kv_type in [KvType::F16, KvType::Q8_0] {
+        check_among_others(kv_type);
+    }
+}
+
+fn check_among_others(kv_type: KvType) {
     let file = embedded();
     let prompts = golden_prompts();
-    let mut runner = Runner::new(&file, Tier::detect(), 2, KvType::F16, 512);
+    let mut runner = Runner::new(&file, Tier::detect(), 2, kv_type, 512);
     let alone: Vec<Vec<u32>> =
         prompts.iter().map(|prompt| bits(&runner.last_logits(prompt))).collect();
 
     let model = Model::bind(&file, Tier::detect(), 2).expect("the embedded model runs");
-    let mut kv = KvCache::new(model.config(), KvType::F16);
+    let mut kv = KvCache::new(model.config(), kv_type);
     let mut scratch = Scratch::new(model.config(), 256, prompts.len(), 512, 2);
     let mut pages: Vec<PageTable> = prompts.iter().map(|_| PageTable::default()).collect();
     // All but the last token come in passes that sequences share in ever other mixtures.
@@ -120,7 +141,7 @@ fn a_sequence_among_others_gets_the_logits_that_it_gets_alone() {
         .collect();
     let logits = model.forward(&slots, &mut kv, &mut scratch);
     for (index, row) in logits.chunks_exact(model.config().vocabulary).enumerate() {
-        assert!(bits(row) == alone[index], "sequence {index} differs among others");
+        assert!(bits(row) == alone[index], "{kv_type:?}: sequence {index} differs among others");
     }
 }
 
@@ -154,7 +175,7 @@ fn a_sequence_on_shared_pages_gets_the_logits_that_it_gets_alone() {
     let longest = &prompts[0];
     let whole = longest.len() / PAGE_TOKENS * PAGE_TOKENS;
     assert!(whole >= PAGE_TOKENS, "the longest golden prompt fills a page");
-    for kv_type in [KvType::F16, KvType::F32] {
+    for kv_type in [KvType::F16, KvType::F32, KvType::Q8_0] {
         let other = [&longest[..whole], &prompts[1][..]].concat();
         let mut runner = Runner::new(&file, Tier::detect(), 2, kv_type, 512);
         let alone = bits(&runner.last_logits(&other));

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
+use toko_engine::KvType;
 use toko_gguf::{
     Gguf,
     q2::Q2Layout,
@@ -67,6 +68,8 @@ pub(super) struct Rope {
 pub(super) struct KvBytes {
     pub(super) f16: u64,
     pub(super) f32: u64,
+    /// `None` where a head is not whole blocks.
+    pub(super) q8_0: Option<u64>,
 }
 
 /// All tensors of one type together.
@@ -181,8 +184,15 @@ impl Geometry {
             }
             _ => self.head_count_kv?.checked_mul(layers)?,
         };
-        let elements = kv_heads.checked_mul(self.key_length?.checked_add(self.value_length?)?)?;
-        Some(KvBytes { f16: elements.checked_mul(2)?, f32: elements.checked_mul(4)? })
+        let row = |kind: KvType, length: u64| {
+            kind.row_bytes(usize::try_from(length).ok()?).map(|bytes| bytes as u64)
+        };
+        let bytes = |kind| {
+            let (key, value) = (row(kind, self.key_length?)?, row(kind, self.value_length?)?);
+            kv_heads.checked_mul(key.checked_add(value)?)
+        };
+        let (f16, f32) = (bytes(KvType::F16)?, bytes(KvType::F32)?);
+        Some(KvBytes { f16, f32, q8_0: bytes(KvType::Q8_0) })
     }
 }
 
