@@ -2,7 +2,14 @@
 //!
 //! Knows no wire format. A dialect turns a request into an [`Ask`] and pieces or a whole [`Answer`] into its own words.
 
-use toko_engine::{Chat, Event, FinishReason, Params, Summary, TokenDetails};
+mod call;
+mod reader;
+mod reading;
+
+use toko_engine::{Chat, Event, Params, Summary, TokenDetails};
+
+pub(crate) use reader::Reader;
+pub(crate) use reading::{Calls, Limit, Reading, syntax};
 
 use crate::Backend;
 use crate::backend::{self, Events, Sender};
@@ -17,18 +24,29 @@ pub(crate) struct Ask {
     pub(crate) reading: Reading,
 }
 
-/// What an answer's text can hold.
-#[derive(Debug, Clone)]
-pub(crate) enum Reading {
-    /// Nothing but text for the reader.
-    Plain,
-}
-
 /// A part of an answer, in the order in which the model wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text for the reader, never empty.
     Content(String),
+    /// What the model thinks before it answers, never empty.
+    Reasoning(String),
+    /// A call begins.
+    CallStart {
+        /// Which of the answer's calls this is.
+        index: usize,
+        /// No other call has it.
+        id: String,
+        /// The function's name.
+        name: String,
+    },
+    /// More of a call's arguments.
+    CallArguments {
+        /// Which of the answer's calls this is.
+        index: usize,
+        /// A part of the object's text, never empty.
+        fragment: String,
+    },
 }
 
 /// Why an answer ended, as clients know it.
@@ -38,36 +56,24 @@ pub(crate) enum End {
     Stop,
     /// The limit of tokens or the context was reached.
     Length,
+    /// The model said that it is done, and calls are to be answered.
+    ToolCalls,
 }
 
-/// Splits the text of one choice into pieces while it comes.
-#[derive(Debug)]
-pub(crate) struct Reader {
-    reading: Reading,
+/// What an answer cost.
+#[derive(Debug, Clone)]
+pub(crate) struct Account {
+    pub(crate) summary: Summary,
+    /// Generated tokens that belonged to thoughts.
+    pub(crate) reasoning_tokens: usize,
 }
 
-impl Reader {
-    pub(crate) fn new(reading: &Reading) -> Self {
-        Self { reading: reading.clone() }
-    }
-
-    /// Takes more text and returns what is certain by now.
-    pub(crate) fn push(&mut self, text: String) -> Vec<Piece> {
-        match self.reading {
-            Reading::Plain if text.is_empty() => Vec::new(),
-            Reading::Plain => vec![Piece::Content(text)],
-        }
-    }
-
-    /// Returns what was still held back at the end, and how the answer ended.
-    pub(crate) fn finish(&mut self, reason: FinishReason) -> (Vec<Piece>, End) {
-        let end = match reason {
-            FinishReason::Stop => End::Stop,
-            FinishReason::Length => End::Length,
-        };
-        match self.reading {
-            Reading::Plain => (Vec::new(), end),
-        }
+impl Account {
+    /// Closes the account of what a reader has read.
+    pub(crate) fn new(reader: &Reader, summary: Summary) -> Self {
+        // A tail that was held back comes without a token of its own.
+        let reasoning_tokens = reader.reasoning_tokens().min(summary.completion_tokens);
+        Self { summary, reasoning_tokens }
     }
 }
 
@@ -89,32 +95,64 @@ impl Ask {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) content: String,
+    pub(crate) reasoning: String,
+    pub(crate) calls: Vec<Call>,
     /// The tokens that were asked about.
     pub(crate) tokens: Vec<TokenDetails>,
     pub(crate) end: End,
-    pub(crate) summary: Summary,
+    pub(crate) account: Account,
+}
+
+/// A call of a function that a client offered.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// The text of an object as the model wrote it, which may be cut or no JSON.
+    pub(crate) arguments: String,
 }
 
 /// A choice that is not.
 struct Draft {
     reader: Reader,
     content: String,
+    reasoning: String,
+    calls: Vec<Call>,
     tokens: Vec<TokenDetails>,
-    ended: Option<(End, Summary)>,
+    ended: Option<(End, Account)>,
 }
 
 impl Draft {
+    fn new(reader: Reader) -> Self {
+        Self {
+            reader,
+            content: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            tokens: Vec::new(),
+            ended: None,
+        }
+    }
+
     fn take(&mut self, pieces: Vec<Piece>) {
         for piece in pieces {
             match piece {
                 Piece::Content(text) => self.content.push_str(&text),
+                Piece::Reasoning(text) => self.reasoning.push_str(&text),
+                Piece::CallStart { id, name, .. } => {
+                    self.calls.push(Call { id, name, arguments: String::new() });
+                }
+                Piece::CallArguments { index, fragment } => {
+                    self.calls[index].arguments.push_str(&fragment);
+                }
             }
         }
     }
 
     fn complete(self) -> Option<Answer> {
-        let (end, summary) = self.ended?;
-        Some(Answer { content: self.content, tokens: self.tokens, end, summary })
+        let Self { content, reasoning, calls, tokens, ended, .. } = self;
+        let (end, account) = ended?;
+        Some(Answer { content, reasoning, calls, tokens, end, account })
     }
 }
 
@@ -123,8 +161,7 @@ pub(crate) async fn collect(
     mut events: Events,
     readers: Vec<Reader>,
 ) -> Result<Vec<Answer>, ApiError> {
-    let draft = |reader| Draft { reader, content: String::new(), tokens: Vec::new(), ended: None };
-    let mut drafts: Vec<Draft> = readers.into_iter().map(draft).collect();
+    let mut drafts: Vec<Draft> = readers.into_iter().map(Draft::new).collect();
     while drafts.iter().any(|draft| draft.ended.is_none()) {
         // Without a sender left, whoever has not finished never will.
         let (choice, event) = events.recv().await.ok_or(ApiError::Vanished)?;
@@ -139,7 +176,7 @@ pub(crate) async fn collect(
             Event::Finished(summary) => {
                 let (pieces, end) = draft.reader.finish(summary.reason);
                 draft.take(pieces);
-                draft.ended = Some((end, summary));
+                draft.ended = Some((end, Account::new(&draft.reader, summary)));
             }
             Event::Failed(error) => return Err(error.into()),
         }

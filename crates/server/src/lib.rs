@@ -22,6 +22,7 @@ mod openai;
 mod relay;
 mod sse;
 mod state;
+mod tools;
 mod validate;
 
 use std::future::Future;

@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio_stream::Stream;
-use toko_engine::{Event, Summary, TokenDetails};
+use toko_engine::{Event, TokenDetails};
 
-use crate::answer::{End, Piece, Reader};
+use crate::answer::{Account, End, Piece, Reader};
 use crate::backend::Events;
 use crate::error::ApiError;
 
@@ -38,7 +38,7 @@ pub(crate) trait Dialect: Send + Unpin + 'static {
         &mut self,
         choice: usize,
         end: End,
-        summary: &Summary,
+        account: &Account,
         frames: &mut Frames<Self::Frame>,
     ) -> Step;
     /// Appends the end of an answer that cannot go on.
@@ -131,7 +131,8 @@ impl<D: Dialect> Relay<D> {
             Some((choice, Event::Finished(summary))) => {
                 let (pieces, end) = self.readers[choice].finish(summary.reason);
                 self.tell(choice, &pieces, &[]);
-                self.dialect.finished(choice, end, &summary, &mut self.waiting)
+                let account = Account::new(&self.readers[choice], summary);
+                self.dialect.finished(choice, end, &account, &mut self.waiting)
             }
             Some((_, Event::Failed(error))) => {
                 self.dialect.failed(&ApiError::Engine(error), &mut self.waiting);

@@ -16,7 +16,8 @@ use super::controls::{Controls, Delivery};
 use super::logprobs;
 use super::request::{self, Accepted, ChatRequest, Shape};
 use super::stream::Chunks;
-use crate::answer::{Answer, End, Reader};
+use super::tools::CallShape;
+use crate::answer::{Account, Answer, Call, End, Reader};
 use crate::backend::Sender;
 use crate::catalog::Model;
 use crate::error::ApiError;
@@ -60,7 +61,7 @@ pub(crate) async fn create(
                 answers = answer::collect(events, readers) => answers?,
                 () = shared.cut() => return Err(ApiError::ShuttingDown),
             };
-            Ok(Json(completion(&heading, &answers, shape.has_logprobs)).into_response())
+            Ok(Json(completion(&heading, &answers, shape)).into_response())
         }
         Delivery::Stream(usage) => {
             let chunks = Chunks { heading, usage, shape, ended: Vec::new() };
@@ -86,7 +87,8 @@ fn start(
     let request: ChatRequest = body::parse(bytes)?;
     let controls: Controls = body::parse(bytes)?;
     let model = request.model(shared)?;
-    let Accepted { ask, shape } = request::accept(request, &controls, &model, now)?;
+    let Accepted { ask, shape } =
+        request::accept(request, &controls, body::parse(bytes)?, &model, now)?;
     let readers = ask.readers();
     ask.start(&*model.backend, sender)?;
     Ok(Begun { heading: Heading::new("chatcmpl", now, &model), shape, readers })
@@ -98,20 +100,20 @@ pub(crate) fn conversation(
     bytes: &[u8],
     now: SystemTime,
 ) -> Result<(Arc<Model>, Chat), ApiError> {
-    request::accept_unanswered(body::parse(bytes)?, shared, now)
+    request::accept_unanswered(body::parse(bytes)?, body::parse(bytes)?, shared, now)
 }
 
-fn completion(heading: &Heading, answers: &[Answer], has_logprobs: bool) -> Value {
-    let usage = account(answers.iter().map(|answer| &answer.summary));
+fn completion(heading: &Heading, answers: &[Answer], shape: Shape) -> Value {
+    let usage = usage_of_choices(answers.iter().map(|answer| &answer.account));
     let choices: Vec<Value> = answers
         .iter()
         .enumerate()
         .map(|(index, answer)| {
             json!({
                 "index": index,
-                "message": {"role": "assistant", "content": answer.content, "refusal": null},
-                "logprobs": has_logprobs.then(|| logprobs::told(&answer.tokens)),
-                "finish_reason": finish_reason(answer.end),
+                "message": message(answer, shape.calls),
+                "logprobs": shape.has_logprobs.then(|| logprobs::told(&answer.tokens)),
+                "finish_reason": finish_reason(answer.end, shape.calls),
             })
         })
         .collect();
@@ -126,32 +128,58 @@ fn completion(heading: &Heading, answers: &[Answer], has_logprobs: bool) -> Valu
     })
 }
 
+/// Returns a whole answer as a message of the conversation.
+fn message(answer: &Answer, calls: CallShape) -> Value {
+    let has_text = !answer.content.is_empty() || answer.calls.is_empty();
+    let content = has_text.then_some(&answer.content);
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    if !answer.reasoning.is_empty() {
+        message["reasoning_content"] = json!(answer.reasoning);
+    }
+    let function = |call: &Call| json!({"name": call.name, "arguments": call.arguments});
+    match (calls, answer.calls.as_slice()) {
+        (_, []) => {}
+        (CallShape::FunctionCall, [call, ..]) => message["function_call"] = function(call),
+        (CallShape::ToolCalls, calls) => {
+            let call = |call: &Call| json!({"id": call.id, "type": "function", "function": function(call)});
+            message["tool_calls"] = calls.iter().map(call).collect();
+        }
+    }
+    message
+}
+
 /// Returns the public word for the end of an answer.
-pub(super) fn finish_reason(end: End) -> &'static str {
-    match end {
-        End::Stop => "stop",
-        End::Length => "length",
+pub(super) fn finish_reason(end: End, calls: CallShape) -> &'static str {
+    match (end, calls) {
+        (End::Stop, _) => "stop",
+        (End::Length, _) => "length",
+        (End::ToolCalls, CallShape::ToolCalls) => "tool_calls",
+        (End::ToolCalls, CallShape::FunctionCall) => "function_call",
     }
 }
 
 /// Returns the account of all choices of one prompt, which is counted once however often it was computed.
-pub(super) fn account<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Value {
-    let add = |sum: Summary, next: Summary| Summary {
-        completion_tokens: sum.completion_tokens + next.completion_tokens,
-        // What one choice computed and another re-used was not known before this request.
-        cached_tokens: sum.cached_tokens.min(next.cached_tokens),
-        ..sum
+pub(super) fn usage_of_choices<'a>(accounts: impl Iterator<Item = &'a Account>) -> Value {
+    let add = |sum: Account, next: Account| Account {
+        summary: Summary {
+            completion_tokens: sum.summary.completion_tokens + next.summary.completion_tokens,
+            // What one choice computed and another re-used was not known before this request.
+            cached_tokens: sum.summary.cached_tokens.min(next.summary.cached_tokens),
+            ..sum.summary
+        },
+        reasoning_tokens: sum.reasoning_tokens + next.reasoning_tokens,
     };
-    summaries.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
+    accounts.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
 }
 
 /// Returns the account of tokens.
-pub(super) fn usage(summary: &Summary) -> Value {
+pub(super) fn usage(account: &Account) -> Value {
+    let Account { summary, reasoning_tokens } = account;
     json!({
         "prompt_tokens": summary.prompt_tokens,
         "completion_tokens": summary.completion_tokens,
         "total_tokens": summary.prompt_tokens + summary.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": summary.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     })
 }

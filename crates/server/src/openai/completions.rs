@@ -19,7 +19,8 @@ use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
 use super::completion_request::{self, CompletionRequest};
 use super::controls::{Controls, Delivery, UsageChunk};
 use super::stream::{data, done};
-use crate::answer::{Answer, End, Piece, Reader, Reading};
+use super::tools::CallShape;
+use crate::answer::{Account, Answer, End, Piece, Reader, Reading};
 use crate::backend::{self, Sender};
 use crate::error::ApiError;
 use crate::relay::{Dialect, Frames, Step};
@@ -78,9 +79,13 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
 }
 
 fn completion(heading: &Heading, echoes: &[String], answers: &[Answer]) -> Value {
-    let account = total(answers.iter().map(|answer| &answer.summary));
+    let account = total(answers.iter().map(|answer| &answer.account));
     let choices = answers.iter().zip(echoes).enumerate().map(|(index, (answer, echo))| {
-        choice(index, &format!("{echo}{}", answer.content), Some(finish_reason(answer.end)))
+        choice(
+            index,
+            &format!("{echo}{}", answer.content),
+            Some(finish_reason(answer.end, CallShape::ToolCalls)),
+        )
     });
     let mut completion = document(heading, &choices.collect::<Vec<_>>());
     completion["usage"] = account;
@@ -104,14 +109,17 @@ fn choice(index: usize, text: &str, finish_reason: Option<&str>) -> Value {
 }
 
 /// Returns the account of all choices together.
-fn total<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Value {
-    let add = |sum: Summary, next: Summary| Summary {
-        prompt_tokens: sum.prompt_tokens + next.prompt_tokens,
-        cached_tokens: sum.cached_tokens + next.cached_tokens,
-        completion_tokens: sum.completion_tokens + next.completion_tokens,
-        ..next
+fn total<'a>(accounts: impl Iterator<Item = &'a Account>) -> Value {
+    let add = |sum: Account, next: Account| Account {
+        summary: Summary {
+            prompt_tokens: sum.summary.prompt_tokens + next.summary.prompt_tokens,
+            cached_tokens: sum.summary.cached_tokens + next.summary.cached_tokens,
+            completion_tokens: sum.summary.completion_tokens + next.summary.completion_tokens,
+            ..next.summary
+        },
+        reasoning_tokens: sum.reasoning_tokens + next.reasoning_tokens,
     };
-    summaries.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
+    accounts.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
 }
 
 /// Writes the chunks of one answer; all carry its heading.
@@ -121,7 +129,7 @@ struct Pieces {
     /// What each choice begins with.
     echoes: Vec<String>,
     /// The accounts of the choices that are complete.
-    ended: Vec<Summary>,
+    ended: Vec<Account>,
 }
 
 impl Pieces {
@@ -150,8 +158,11 @@ impl Dialect for Pieces {
         _: &[TokenDetails],
         frames: &mut Frames<Frame>,
     ) {
-        for Piece::Content(text) in pieces {
-            frames.push_back(self.chunk(&[choice(index, text, None)], &Value::Null));
+        for piece in pieces {
+            // A text that is continued is plain and holds nothing else.
+            if let Piece::Content(text) = piece {
+                frames.push_back(self.chunk(&[choice(index, text, None)], &Value::Null));
+            }
         }
     }
 
@@ -159,12 +170,12 @@ impl Dialect for Pieces {
         &mut self,
         index: usize,
         end: End,
-        summary: &Summary,
+        account: &Account,
         frames: &mut Frames<Frame>,
     ) -> Step {
-        let last = choice(index, "", Some(finish_reason(end)));
+        let last = choice(index, "", Some(finish_reason(end, CallShape::ToolCalls)));
         frames.push_back(self.chunk(&[last], &Value::Null));
-        self.ended.push(summary.clone());
+        self.ended.push(account.clone());
         if self.ended.len() < self.echoes.len() {
             return Step::More;
         }

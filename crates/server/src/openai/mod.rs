@@ -9,3 +9,4 @@ mod message;
 pub(crate) mod models;
 mod request;
 mod stream;
+mod tools;

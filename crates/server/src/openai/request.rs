@@ -13,6 +13,7 @@ use toko_engine::{Chat, Message, Params, Sampling};
 use super::controls::{Controls, Delivery};
 use super::logprobs;
 use super::message::WireMessage;
+use super::tools::{CallShape, Offered, WireTools};
 use crate::answer::{Ask, Reading};
 use crate::body::Object;
 use crate::catalog::Model;
@@ -44,10 +45,6 @@ pub(super) struct ChatRequest {
     logit_bias: Option<Map<String, Value>>,
 
     // What follows is checked, and refused unless it asks for what happens anyway.
-    tools: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    functions: Option<Vec<Value>>,
-    function_call: Option<Value>,
     modalities: Option<Vec<String>>,
     audio: Option<Value>,
     web_search_options: Option<Value>,
@@ -70,12 +67,14 @@ pub(super) struct Shape {
     pub(super) delivery: Delivery,
     pub(super) choices: usize,
     pub(super) has_logprobs: bool,
+    pub(super) calls: CallShape,
 }
 
 /// Checks a request against the rules of the public API and of this server.
 pub(super) fn accept(
     request: ChatRequest,
     controls: &Controls,
+    tools: WireTools,
     model: &Model,
     now: SystemTime,
 ) -> Result<Accepted, ApiError> {
@@ -90,14 +89,25 @@ pub(super) fn accept(
         logprobs: request.logprobs()?,
     };
     controls.refuse_extensions()?;
+    let offered = tools.accept()?;
     let shape = Shape {
         delivery: controls.delivery(),
         choices: request.choices()?,
         has_logprobs: params.logprobs.is_some(),
+        calls: offered.as_ref().map_or(CallShape::ToolCalls, |offered| offered.shape),
     };
     let params = (0..).take(shape.choices).map(|index| choice(&params, index)).collect();
-    let chat = request.conversation(now)?;
-    Ok(Accepted { ask: Ask { chat, params, reading: Reading::Plain }, shape })
+    let template = model.backend.chat_template();
+    let mut chat = request.conversation(now)?;
+    let calls = match &offered {
+        Some(Offered { tools, param, .. }) => {
+            chat.tools = Some(tools.definitions());
+            Some(tools.calls(param, template)?)
+        }
+        None => None,
+    };
+    let reading = Reading::of(template, &chat, calls);
+    Ok(Accepted { ask: Ask { chat, params, reading }, shape })
 }
 
 /// Returns the parameters of one choice: each has a seed of its own, from which it can be had alone.
@@ -109,11 +119,17 @@ fn choice(params: &Params, index: u64) -> Params {
 /// Checks a request whose conversation is wanted and not its answer; it need not name the model.
 pub(super) fn accept_unanswered(
     request: ChatRequest,
+    tools: WireTools,
     shared: &Shared,
     now: SystemTime,
 ) -> Result<(Arc<Model>, Chat), ApiError> {
     let model = shared.model_or_default(request.model.as_deref())?;
-    Ok((model, request.conversation(now)?))
+    let mut chat = request.conversation(now)?;
+    if let Some(Offered { tools, param, .. }) = tools.accept()? {
+        tools.calls(param, model.backend.chat_template())?;
+        chat.tools = Some(tools.definitions());
+    }
+    Ok((model, chat))
 }
 
 impl ChatRequest {
@@ -146,42 +162,6 @@ impl ChatRequest {
             }
             None | Some(false) => Ok(None),
         }
-    }
-
-    /// Tools may be offered only where the model must not call them, and are then kept from it.
-    fn refuse_tools(&self) -> Result<(), ApiError> {
-        let mut are_wanted = true;
-        for (param, choice) in
-            [("tool_choice", &self.tool_choice), ("function_call", &self.function_call)]
-        {
-            match choice {
-                None => {}
-                Some(Value::String(word)) if word == "none" => are_wanted = false,
-                Some(Value::String(word)) if word == "auto" => {}
-                Some(Value::String(word)) if word != "required" => {
-                    return Err(invalid(
-                        param,
-                        format!("must be none, auto or required, got {word:?}"),
-                    ));
-                }
-                Some(Value::String(_) | Value::Object(_)) => {
-                    return Err(unsupported(param, "calls cannot be forced by this server"));
-                }
-                Some(_) => {
-                    let reason = "must be a string or an object".to_owned();
-                    return Err(ApiError::InvalidType { param: param.to_owned(), reason });
-                }
-            }
-        }
-        for (param, offered) in [("tools", &self.tools), ("functions", &self.functions)] {
-            if are_wanted && offered.as_ref().is_some_and(|offered| !offered.is_empty()) {
-                return Err(unsupported(
-                    param,
-                    "calls are not supported by this server; send tool_choice \"none\"",
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Answers are text.
@@ -218,7 +198,6 @@ impl ChatRequest {
     }
 
     fn conversation(self, now: SystemTime) -> Result<Chat, ApiError> {
-        self.refuse_tools()?;
         self.refuse_modalities()?;
         self.refuse_extensions()?;
         let messages = self.messages.ok_or_else(|| missing("messages"))?;

@@ -1,16 +1,17 @@
-//! A chat answer as chunks: the role, texts and finish of each choice, usage if asked for, `[DONE]`.
+//! A chat answer as chunks: the role, pieces and finish of each choice, usage if asked for, `[DONE]`.
 //!
 //! The chunks of several choices are mixed as their texts come.
 
 use axum::response::sse::Event as Frame;
 use serde_json::{Value, json};
-use toko_engine::{Summary, TokenDetails};
+use toko_engine::TokenDetails;
 
-use super::chat::{FINGERPRINT, Heading, account, finish_reason};
+use super::chat::{FINGERPRINT, Heading, finish_reason, usage_of_choices};
 use super::controls::UsageChunk;
 use super::logprobs;
 use super::request::Shape;
-use crate::answer::{End, Piece};
+use super::tools::CallShape;
+use crate::answer::{Account, End, Piece};
 use crate::error::ApiError;
 use crate::relay::{Dialect, Frames, Step};
 
@@ -20,7 +21,7 @@ pub(super) struct Chunks {
     pub(super) usage: UsageChunk,
     pub(super) shape: Shape,
     /// The accounts of the choices that are complete.
-    pub(super) ended: Vec<Summary>,
+    pub(super) ended: Vec<Account>,
 }
 
 impl Chunks {
@@ -88,9 +89,7 @@ impl Dialect for Chunks {
             frames.push_back(self.told_choice(choice, &delta, &logprobs, None));
         }
         for piece in pieces {
-            let delta = match piece {
-                Piece::Content(text) => json!({"content": text}),
-            };
+            let delta = delta(piece, self.shape.calls);
             frames.push_back(self.told_choice(choice, &delta, &logprobs.take(), None));
         }
     }
@@ -99,16 +98,20 @@ impl Dialect for Chunks {
         &mut self,
         choice: usize,
         end: End,
-        summary: &Summary,
+        account: &Account,
         frames: &mut Frames<Frame>,
     ) -> Step {
-        frames.push_back(self.choice(choice, &json!({}), Some(finish_reason(end))));
-        self.ended.push(summary.clone());
+        frames.push_back(self.choice(
+            choice,
+            &json!({}),
+            Some(finish_reason(end, self.shape.calls)),
+        ));
+        self.ended.push(account.clone());
         if self.ended.len() < self.shape.choices {
             return Step::More;
         }
         if self.usage == UsageChunk::Sent {
-            frames.push_back(self.chunk(&json!([]), &account(self.ended.iter())));
+            frames.push_back(self.chunk(&json!([]), &usage_of_choices(self.ended.iter())));
         }
         frames.push_back(done());
         Step::Last
@@ -117,6 +120,29 @@ impl Dialect for Chunks {
     fn failed(&mut self, error: &ApiError, frames: &mut Frames<Frame>) {
         frames.push_back(data(&error.object()));
         frames.push_back(done());
+    }
+}
+
+/// Returns what a piece adds to the message.
+fn delta(piece: &Piece, calls: CallShape) -> Value {
+    let (head, function) = match piece {
+        Piece::Content(text) => return json!({"content": text}),
+        Piece::Reasoning(text) => return json!({"reasoning_content": text}),
+        Piece::CallStart { index, id, name } => (
+            json!({"index": index, "id": id, "type": "function"}),
+            json!({"name": name, "arguments": ""}),
+        ),
+        Piece::CallArguments { index, fragment } => {
+            (json!({"index": index}), json!({"arguments": fragment}))
+        }
+    };
+    match calls {
+        CallShape::FunctionCall => json!({"function_call": function}),
+        CallShape::ToolCalls => {
+            let mut call = head;
+            call["function"] = function;
+            json!({"tool_calls": [call]})
+        }
     }
 }
 

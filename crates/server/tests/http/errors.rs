@@ -232,12 +232,9 @@ async fn fields_that_would_change_the_answer_are_refused_by_name() {
         json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     let image = json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
     let cases = [
-        (json!({"tools": [tool]}), "tools"),
-        (json!({"tools": [tool], "tool_choice": "auto"}), "tools"),
         (json!({"tools": [tool], "tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
-        (json!({"functions": [{"name": "f"}]}), "functions"),
         (json!({"function_call": {"name": "f"}}), "function_call"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
         (json!({"response_format": {"type": "json_schema"}}), "response_format"),

@@ -59,6 +59,12 @@ impl Fake {
         Self { words: words(path), ..Self::saying(&[]) }
     }
 
+    /// Has this chat template instead of its vocabulary's.
+    pub(crate) fn with_template(mut self, source: &str) -> Self {
+        self.words.1 = ChatTemplate::new(source, "", "").unwrap();
+        self
+    }
+
     /// Answers with the texts, one event each, from a thread of its own.
     pub(crate) fn saying(texts: &'static [&'static str]) -> Self {
         Self::new(move |mut sink| {

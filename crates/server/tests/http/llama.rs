@@ -160,12 +160,6 @@ async fn what_is_wrong_with_a_text_a_token_or_a_conversation_is_named() {
         ),
         (
             "/apply-template",
-            json!({"messages": user, "tools": [{"type": "function", "function": {"name": "f"}}]}),
-            "unsupported_parameter",
-            "tools",
-        ),
-        (
-            "/apply-template",
             json!({"messages": user, "continue_final_message": true}),
             "unsupported_parameter",
             "continue_final_message",

@@ -18,3 +18,4 @@ mod metrics;
 mod models;
 mod queue;
 mod stream;
+mod tools;
