@@ -63,6 +63,8 @@ struct Sequence {
     sampler: Sampler,
     detokenizer: Detokenizer,
     stop: StopMatcher,
+    /// The stop text that ended it.
+    stop_text: Option<usize>,
     /// Where the tokens are told about as well.
     ledger: Option<Ledger>,
     sink: Sink,
@@ -175,6 +177,7 @@ impl Worker {
                 Opening::Continuation => Detokenizer::continuing(tokenizer),
             },
             stop: StopMatcher::new(params.stop),
+            stop_text: None,
             ledger: params.logprobs.map(Ledger::new),
             sink,
             ticket: Some(ticket),
@@ -299,8 +302,9 @@ impl Sequence {
     fn give(&mut self, piece: &str) -> ControlFlow<()> {
         match self.stop.push(piece) {
             Progress::Continue(text) => self.tell(text),
-            Progress::Stopped(text) => {
+            Progress::Stopped { text, stop } => {
                 self.tell(text)?;
+                self.stop_text = Some(stop);
                 self.close(FinishReason::Stop)
             }
         }
@@ -329,6 +333,7 @@ impl Sequence {
         self.ticket = None;
         (self.sink)(Event::Finished(Summary {
             reason,
+            stop_text: self.stop_text,
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.reused,
             completion_tokens: self.tokens.len() - self.prompt_tokens,
