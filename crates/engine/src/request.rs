@@ -99,6 +99,8 @@ pub enum FinishReason {
 pub struct Summary {
     /// Why it ended.
     pub reason: FinishReason,
+    /// Which of [`Params::stop`] ended it, if one did.
+    pub stop_text: Option<usize>,
     /// Tokens in the prompt.
     pub prompt_tokens: usize,
     /// How many of them were not computed because an earlier request had.

@@ -14,22 +14,25 @@ pub(crate) enum Progress {
     /// Give this text out and go on.
     Continue(String),
     /// Give this text out; a stop text followed it.
-    Stopped(String),
+    Stopped {
+        text: String,
+        /// Which one, counted as they were given.
+        stop: usize,
+    },
 }
 
 impl StopMatcher {
     /// Watches for any of `stops`; empty texts never match.
-    pub(crate) fn new(mut stops: Vec<String>) -> Self {
-        stops.retain(|stop| !stop.is_empty());
+    pub(crate) fn new(stops: Vec<String>) -> Self {
         Self { stops, held: String::new() }
     }
 
     /// Takes the next piece of the answer.
     pub(crate) fn push(&mut self, piece: &str) -> Progress {
         self.held.push_str(piece);
-        if let Some((_, start)) = first_complete(&self.held, &self.stops) {
+        if let Some((_, start, stop)) = first_complete(&self.held, &self.stops) {
             self.held.truncate(start);
-            return Progress::Stopped(std::mem::take(&mut self.held));
+            return Progress::Stopped { text: std::mem::take(&mut self.held), stop };
         }
         let keep_from = self.held.len() - self.longest_beginning();
         let rest = self.held.split_off(keep_from);
@@ -52,9 +55,12 @@ impl StopMatcher {
     }
 }
 
-/// End and start of the stop text that is complete first, whichever way the text was cut.
-fn first_complete(text: &str, stops: &[String]) -> Option<(usize, usize)> {
-    stops.iter().filter_map(|stop| text.find(stop).map(|start| (start + stop.len(), start))).min()
+/// End, start and number of the stop text that is complete first, whichever way the text was cut.
+fn first_complete(text: &str, stops: &[String]) -> Option<(usize, usize, usize)> {
+    let found = |(number, stop): (usize, &String)| {
+        text.find(stop).map(|start| (start + stop.len(), start, number))
+    };
+    stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()).filter_map(found).min()
 }
 
 #[cfg(test)]
@@ -62,17 +68,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Feeds pieces and returns everything that came out, and whether it stopped.
-    fn run(stops: &[&str], pieces: &[String]) -> (String, bool) {
+    /// Feeds pieces and returns everything that came out, and what stopped it.
+    fn run(stops: &[&str], pieces: &[String]) -> (String, Option<usize>) {
         let mut matcher = StopMatcher::new(stops.iter().map(|&stop| stop.to_owned()).collect());
         let mut out = String::new();
         for piece in pieces {
             match matcher.push(piece) {
                 Progress::Continue(text) => out.push_str(&text),
-                Progress::Stopped(text) => return (out + &text, true),
+                Progress::Stopped { text, stop } => return (out + &text, Some(stop)),
             }
         }
-        (out + &matcher.finish(), false)
+        (out + &matcher.finish(), None)
     }
 
     fn pieces(text: &str) -> Vec<String> {
@@ -81,25 +87,29 @@ mod tests {
 
     #[test]
     fn a_stop_text_across_pieces_is_never_given_out() {
-        assert_eq!(run(&["own fox"], &pieces("the br|own| f|ox jumps")), ("the br".into(), true));
-        assert_eq!(run(&["DEFGHIJ"], &pieces("ABC|DEF|GHI|JKL")), ("ABC".into(), true));
+        assert_eq!(
+            run(&["own fox"], &pieces("the br|own| f|ox jumps")),
+            ("the br".into(), Some(0))
+        );
+        assert_eq!(run(&["DEFGHIJ"], &pieces("ABC|DEF|GHI|JKL")), ("ABC".into(), Some(0)));
     }
 
     #[test]
     fn a_beginning_that_comes_to_nothing_is_given_out_later() {
-        assert_eq!(run(&["DEFX"], &pieces("ABC|DEF|GHI")), ("ABCDEFGHI".into(), false));
-        assert_eq!(run(&["DEFX"], &pieces("ABC|DEF")), ("ABCDEF".into(), false));
+        assert_eq!(run(&["DEFX"], &pieces("ABC|DEF|GHI")), ("ABCDEFGHI".into(), None));
+        assert_eq!(run(&["DEFX"], &pieces("ABC|DEF")), ("ABCDEF".into(), None));
     }
 
     #[test]
     fn the_stop_text_that_is_complete_first_wins() {
-        assert_eq!(run(&["c", "ab"], &pieces("xabc")), ("x".into(), true));
-        assert_eq!(run(&["abcd", "bc"], &pieces("xabcd")), ("xa".into(), true));
+        assert_eq!(run(&["c", "ab"], &pieces("xabc")), ("x".into(), Some(1)));
+        assert_eq!(run(&["abcd", "bc"], &pieces("xabcd")), ("xa".into(), Some(1)));
     }
 
     #[test]
     fn an_empty_stop_text_never_matches() {
-        assert_eq!(run(&[""], &pieces("abc")), ("abc".into(), false));
+        assert_eq!(run(&[""], &pieces("abc")), ("abc".into(), None));
+        assert_eq!(run(&["", "b"], &pieces("abc")), ("a".into(), Some(1)));
     }
 
     proptest! {
@@ -116,12 +126,13 @@ mod tests {
             let pieces: Vec<String> =
                 cuts.windows(2).map(|pair| chars[pair[0]..pair[1]].iter().collect()).collect();
             let stop_at = |end: usize| {
-                let ending = stops.iter().filter(|stop| text[..end].ends_with(*stop));
-                ending.map(|stop| end - stop.len()).min()
+                let ending = stops.iter().enumerate().filter(|(_, stop)| text[..end].ends_with(*stop));
+                ending.map(|(number, stop)| (end - stop.len(), number)).min()
             };
-            let stopped_at =
+            let stopped =
                 text.char_indices().find_map(|(at, char)| stop_at(at + char.len_utf8()));
-            let expected = (text[..stopped_at.unwrap_or(text.len())].to_owned(), stopped_at.is_some());
+            let told = stopped.map_or(text.len(), |(at, _)| at);
+            let expected = (text[..told].to_owned(), stopped.map(|(_, number)| number));
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
             prop_assert_eq!(run(&stops, &pieces), expected);
         }

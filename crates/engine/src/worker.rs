@@ -91,6 +91,8 @@ struct Sequence {
     sampler: Sampler,
     detokenizer: Detokenizer,
     stop: StopMatcher,
+    /// The stop text that ended it.
+    stop_text: Option<usize>,
     /// Where the tokens are told about as well.
     ledger: Option<Ledger>,
     sink: Sink,
@@ -191,6 +193,7 @@ impl Worker {
                 Opening::Continuation => Detokenizer::continuing(tokenizer),
             },
             stop: StopMatcher::new(params.stop),
+            stop_text: None,
             ledger: params.logprobs.map(Ledger::new),
             sink,
             lease: Some(lease),
@@ -328,8 +331,9 @@ impl Sequence {
     fn give(&mut self, piece: &str) -> ControlFlow<()> {
         match self.stop.push(piece) {
             Progress::Continue(text) => self.tell(text),
-            Progress::Stopped(text) => {
+            Progress::Stopped { text, stop } => {
                 self.tell(text)?;
+                self.stop_text = Some(stop);
                 self.close(FinishReason::Stop)
             }
         }
@@ -358,6 +362,7 @@ impl Sequence {
         self.lease = None;
         (self.sink)(Event::Finished(Summary {
             reason,
+            stop_text: self.stop_text,
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.reused,
             completion_tokens: self.tokens.len() - self.prompt_tokens,

@@ -20,8 +20,10 @@ mod llama;
 mod metrics;
 mod openai;
 mod relay;
+mod sampling;
 mod sse;
 mod state;
+mod text_or;
 mod tools;
 mod validate;
 

@@ -9,6 +9,9 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 
+/// Most stop texts of a request.
+const STOP_TEXTS: usize = 16;
+
 /// Returns a number that lies in `range`; `words` says the range to people.
 pub(crate) fn within<T: PartialOrd + Display + Copy>(
     param: &str,
@@ -53,6 +56,18 @@ pub(crate) fn token_ids(
         })
     };
     numbers.iter().enumerate().map(token).collect()
+}
+
+/// Returns the texts that end an answer; an error names the one that cannot.
+pub(crate) fn stop_texts(param: &str, texts: &[String]) -> Result<Vec<String>, ApiError> {
+    if texts.len() > STOP_TEXTS {
+        let reason = format!("must have at most {STOP_TEXTS} texts, got {}", texts.len());
+        return Err(invalid(param, reason));
+    }
+    match texts.iter().position(String::is_empty) {
+        Some(index) => Err(invalid(format!("{param}[{index}]"), "must not be empty")),
+        None => Ok(texts.to_vec()),
+    }
 }
 
 /// Refuses a field whose value would change the answer in a way that is not implemented.

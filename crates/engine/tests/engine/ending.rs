@@ -31,12 +31,16 @@ fn a_full_context_cuts_the_answer_there() {
 }
 
 #[test]
-fn a_stop_text_ends_the_answer_before_it() {
+fn a_stop_text_ends_the_answer_before_it_and_is_named() {
     let engine = embedded(&OPTIONS);
-    let whole = ask(&engine, &STORY, params(GREEDY, 40)).text;
+    let unstopped = ask(&engine, &STORY, params(GREEDY, 40));
+    assert_eq!(unstopped.summary().stop_text, None);
+    let whole = unstopped.text;
     let stop = "boy named";
-    let answer = ask(&engine, &STORY, Params { stop: vec![stop.to_owned()], ..params(GREEDY, 40) });
+    let stops = vec!["never said".to_owned(), stop.to_owned()];
+    let answer = ask(&engine, &STORY, Params { stop: stops, ..params(GREEDY, 40) });
     assert_eq!(answer.summary().reason, FinishReason::Stop);
+    assert_eq!(answer.summary().stop_text, Some(1));
     assert_eq!(answer.text, whole[..whole.find(stop).expect("the story has a boy")]);
 }
 

@@ -3,22 +3,16 @@
 //! They are read from the body a second time, beside the request that has the prompt: a struct inside of a struct
 //! would lose the path of a wrong field.
 
-use std::fmt;
-use std::ops::Bound;
-
 use serde::Deserialize;
-use serde::de::value::SeqAccessDeserializer;
-use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 use toko_engine::Sampling;
 
 use crate::body::Object;
 use crate::error::ApiError;
+use crate::sampling::Wishes;
 use crate::state::Defaults;
-use crate::validate::{at_least, invalid, missing, off, unsupported, within};
-
-/// Most stop texts of a request.
-const STOP_TEXTS: usize = 16;
+use crate::text_or::TextOr;
+use crate::validate::{invalid, missing, off, stop_texts, unsupported, within};
 
 /// The common fields; `null` is the same as absent everywhere.
 #[derive(Debug, Deserialize)]
@@ -26,7 +20,7 @@ pub(super) struct Controls {
     stream: Option<bool>,
     stream_options: Option<Object<StreamOptions>>,
 
-    stop: Option<Stop>,
+    stop: Option<TextOr<String>>,
 
     temperature: Option<f32>,
     top_k: Option<i64>,
@@ -66,12 +60,6 @@ struct ResponseFormat {
     kind: Option<String>,
 }
 
-#[derive(Debug)]
-enum Stop {
-    One(String),
-    Several(Vec<String>),
-}
-
 /// How the client wants its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
@@ -106,63 +94,29 @@ impl Controls {
 
     /// Returns how tokens are chosen.
     pub(super) fn sampling(&self, defaults: &Defaults) -> Result<Sampling, ApiError> {
-        let default = &defaults.sampling;
-        let unit = "between 0 and 1";
-        let penalty = "between -2 and 2";
-        let above_zero = (Bound::Excluded(0.0), Bound::Included(1.0));
-        let factor = (Bound::Excluded(0.0), Bound::Excluded(f32::INFINITY));
-        Ok(Sampling {
-            temperature: within("temperature", self.temperature, &(0.0..=2.0), "between 0 and 2")?
-                .unwrap_or(default.temperature),
-            top_k: at_least("top_k", self.top_k, 0)?.unwrap_or(default.top_k),
-            top_p: within("top_p", self.top_p, &above_zero, "above 0 and at most 1")?
-                .unwrap_or(default.top_p),
-            min_p: within("min_p", self.min_p, &(0.0..=1.0), unit)?.unwrap_or(default.min_p),
-            repeat_penalty: within(
-                "repeat_penalty",
-                self.repeat_penalty,
-                &factor,
-                "above 0 and finite",
-            )?
-            .unwrap_or(default.repeat_penalty),
-            frequency_penalty: within(
-                "frequency_penalty",
-                self.frequency_penalty,
-                &(-2.0..=2.0),
-                penalty,
-            )?
-            .unwrap_or(default.frequency_penalty),
-            presence_penalty: within(
-                "presence_penalty",
-                self.presence_penalty,
-                &(-2.0..=2.0),
-                penalty,
-            )?
-            .unwrap_or(default.presence_penalty),
-            penalty_window_tokens: default.penalty_window_tokens,
-            seed: self.seed.map(i64::cast_unsigned).or(default.seed),
-        })
+        let wishes = Wishes {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            penalty_window_tokens: None,
+            seed: self.seed,
+        };
+        wishes.over("", &defaults.sampling)
     }
 
     /// Returns the texts that end an answer.
     pub(super) fn stop_texts(&self) -> Result<Vec<String>, ApiError> {
-        let texts = match &self.stop {
-            None => return Ok(Vec::new()),
-            Some(Stop::One(text)) if text.is_empty() => {
-                return Err(invalid("stop", "must not be empty"));
+        match &self.stop {
+            None => Ok(Vec::new()),
+            Some(TextOr::Text(text)) if text.is_empty() => {
+                Err(invalid("stop", "must not be empty"))
             }
-            Some(Stop::One(text)) => return Ok(vec![text.clone()]),
-            Some(Stop::Several(texts)) => texts,
-        };
-        if texts.len() > STOP_TEXTS {
-            return Err(invalid(
-                "stop",
-                format!("must have at most {STOP_TEXTS} texts, got {}", texts.len()),
-            ));
-        }
-        match texts.iter().position(String::is_empty) {
-            Some(index) => Err(invalid(format!("stop[{index}]"), "must not be empty")),
-            None => Ok(texts.clone()),
+            Some(TextOr::Text(text)) => Ok(vec![text.clone()]),
+            Some(TextOr::Several(texts)) => stop_texts("stop", texts),
         }
     }
 
@@ -204,29 +158,5 @@ impl Controls {
             ("options", &self.options),
         ];
         rest.into_iter().try_for_each(|(param, value)| off(param, value.as_ref()))
-    }
-}
-
-impl<'de> Deserialize<'de> for Stop {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrSeveral;
-
-        impl<'de> Visitor<'de> for OneOrSeveral {
-            type Value = Stop;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or an array of strings")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Stop, E> {
-                Ok(Stop::One(text.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, texts: A) -> Result<Stop, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(texts)).map(Stop::Several)
-            }
-        }
-
-        deserializer.deserialize_any(OneOrSeveral)
     }
 }

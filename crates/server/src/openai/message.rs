@@ -3,16 +3,13 @@
 //! Text is joined, absent text becomes the empty string, older spellings become the current ones. What is not text is
 //! refused by name.
 
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::value::SeqAccessDeserializer;
-use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 use toko_engine::{Message, ToolCall};
 
 use crate::body::Object;
 use crate::error::ApiError;
+use crate::text_or::TextOr;
 use crate::validate::{invalid, off, unsupported};
 
 /// A message as clients write it.
@@ -29,11 +26,8 @@ pub(super) struct WireMessage {
     audio: Option<Value>,
 }
 
-#[derive(Debug)]
-enum Content {
-    Text(String),
-    Parts(Vec<Object<Part>>),
-}
+/// Content, of which a string is the short form of one text part.
+type Content = TextOr<Object<Part>>;
 
 #[derive(Debug, Deserialize)]
 struct Part {
@@ -76,7 +70,7 @@ impl WireMessage {
         let speaks_for_model = role == "assistant";
         off(&format!("{at}.audio"), self.audio.as_ref())?;
         let content = match self.content {
-            Some(content) => content.join(&format!("{at}.content"))?,
+            Some(content) => join(content, &format!("{at}.content"))?,
             None if speaks_for_model => self.refusal.unwrap_or_default(),
             None => return Err(ApiError::Missing { param: format!("{at}.content") }),
         };
@@ -98,22 +92,20 @@ impl WireMessage {
     }
 }
 
-impl Content {
-    /// Joins text parts by line breaks.
-    fn join(self, at: &str) -> Result<String, ApiError> {
-        let parts = match self {
-            Self::Text(text) => return Ok(text),
-            Self::Parts(parts) if parts.is_empty() => {
-                return Err(invalid(at, "must have at least one part"));
-            }
-            Self::Parts(parts) => parts,
-        };
-        let texts = parts
-            .into_iter()
-            .enumerate()
-            .map(|(index, Object(part))| part.text(&format!("{at}[{index}]")));
-        Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
-    }
+/// Joins text parts by line breaks.
+fn join(content: Content, at: &str) -> Result<String, ApiError> {
+    let parts = match content {
+        TextOr::Text(text) => return Ok(text),
+        TextOr::Several(parts) if parts.is_empty() => {
+            return Err(invalid(at, "must have at least one part"));
+        }
+        TextOr::Several(parts) => parts,
+    };
+    let texts = parts
+        .into_iter()
+        .enumerate()
+        .map(|(index, Object(part))| part.text(&format!("{at}[{index}]")));
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
 impl Part {
@@ -173,29 +165,5 @@ impl WireFunction {
             _ => Value::String(text),
         };
         Ok(ToolCall { id, name, arguments })
-    }
-}
-
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrParts;
-
-        impl<'de> Visitor<'de> for TextOrParts {
-            type Value = Content;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or an array of parts")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Content, E> {
-                Ok(Content::Text(text.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<Content, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(parts)).map(Content::Parts)
-            }
-        }
-
-        deserializer.deserialize_any(TextOrParts)
     }
 }

@@ -196,6 +196,7 @@ pub(crate) fn text(text: &str) -> Event {
 pub(crate) fn summary() -> Summary {
     Summary {
         reason: FinishReason::Stop,
+        stop_text: None,
         prompt_tokens: 9,
         cached_tokens: 6,
         completion_tokens: 4,
