@@ -212,3 +212,44 @@ fn a_missing_model_is_not_found() {
     let error = run(&["serve", "missing.gguf", "--port", "0"]).error(3);
     assert!(error.contains("missing.gguf"), "{error}");
 }
+
+#[test]
+fn ps_lists_the_models_of_a_server_with_their_replicas() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("tiny-qwen3.gguf");
+    std::fs::write(&other, toko_fixtures::tiny_model("qwen3", "F32")).unwrap();
+    let server = Server::start(&["--replicas", "3", "embedded", text(&other)]);
+    let listed = run(&["ps", "--host", &server.address]).answer();
+    let rows: Vec<Vec<&str>> =
+        listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["MODEL", "STATE", "CONTEXT", "SIZE", "IDLE", "LEASED", "WAITING"]);
+    assert_eq!(rows[1], ["embedded", "ready", "1024", "3", "3", "0", "0"]);
+    assert_eq!(rows[2], ["tiny-qwen3", "unloaded", "-", "-", "-", "-", "-"]);
+    assert_eq!(rows.len(), 3);
+
+    let body = r#"{"model":"tiny-qwen3","prompt":"a","max_tokens":1}"#;
+    let answer = server.ask("POST /v1/completions", body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let listed = run(&["ps", "--host", &server.address, "--json"]).answer();
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["models"][1]["state"], "ready");
+}
+
+#[test]
+fn ps_says_when_there_is_no_server_or_no_key() {
+    // Port 1 is privileged and nobody listens there.
+    let error = run(&["ps", "--host", "127.0.0.1:1"]).error(5);
+    assert!(error.contains("no server answers at http://127.0.0.1:1/"), "{error}");
+    let server = Server::start(&["--api-key", "sesame"]);
+    let error = run(&["ps", "--host", &server.address]).error(1);
+    assert!(error.contains("an API key is required"), "{error}");
+    run(&["ps", "--host", &server.address, "--api-key", "sesame"]).answer();
+}
+
+#[test]
+fn two_models_of_one_name_are_refused() {
+    let error = run(&["serve", "--port", "0", "a/m.gguf", "b/m.gguf"]).error(2);
+    assert!(error.contains("two of the models are called m"), "{error}");
+    let error = run(&["serve", "--port", "0", "--model", "embedded", "embedded"]).error(2);
+    assert!(error.contains("given twice"), "{error}");
+}

@@ -16,7 +16,7 @@ use toko_engine::{
     Prompt, Sampling, Special, Summary, Tokenizer,
 };
 use toko_gguf::Gguf;
-use toko_server::{Access, Backend, Defaults, Limits, ServedModel, Sink, State, serve};
+use toko_server::{Access, Backend, Defaults, Limits, LoadError, ServedModel, Sink, State, serve};
 
 /// What the engine does with each request.
 type Script = Box<dyn Fn(Sink) -> Result<(), Error> + Send + Sync>;
@@ -26,6 +26,7 @@ pub(crate) struct Fake {
     info: ModelInfo,
     script: Script,
     words: (Tokenizer, ChatTemplate),
+    occupancy: Occupancy,
     asked: Mutex<Vec<(Chat, Params)>>,
     continued: Mutex<Vec<(Prompt, Params)>>,
 }
@@ -49,6 +50,7 @@ impl Fake {
             info,
             script: Box::new(script),
             words: words(&toko_fixtures::embedded_model_path()),
+            occupancy: Occupancy { size: 2, idle: 2, leased: 0, lost: 0, waiting: 0 },
             asked: Mutex::new(Vec::new()),
             continued: Mutex::new(Vec::new()),
         }
@@ -63,6 +65,11 @@ impl Fake {
     pub(crate) fn with_template(mut self, source: &str) -> Self {
         self.words.1 = ChatTemplate::new(source, "", "").unwrap();
         self
+    }
+
+    /// Has replicas and requests as it is told.
+    pub(crate) fn occupied(occupancy: Occupancy) -> Self {
+        Self { occupancy, ..Self::saying(&["Hi"]) }
     }
 
     /// Answers with the texts, one event each, from a thread of its own.
@@ -140,7 +147,7 @@ impl Backend for Fake {
     }
 
     fn occupancy(&self) -> Occupancy {
-        Occupancy { size: 2, idle: 2, leased: 0, lost: 0, waiting: 0 }
+        self.occupancy
     }
 
     fn count_into(&self, _: &Arc<Metrics>) {}
@@ -242,13 +249,7 @@ impl Server {
         change: impl FnOnce(&mut State),
     ) -> Self {
         let mut state = State {
-            models: vec![ServedModel {
-                id: "org/model:q1".to_owned(),
-                aliases: vec!["model-q1".to_owned()],
-                created: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
-                defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
-                load: Box::new(move || Ok(Arc::clone(&backend))),
-            }],
+            models: vec![served("org/model:q1", move || Ok(Arc::clone(&backend)))],
             limits: Limits {
                 body_bytes: 1 << 20,
                 ping_every: Duration::from_hours(1),
@@ -286,4 +287,18 @@ pub(crate) fn laid_over(mut request: Value, fields: Value) -> Value {
     let Value::Object(fields) = fields else { panic!("fields are an object") };
     request.as_object_mut().unwrap().extend(fields);
     request
+}
+
+/// A model with an id, an alias and a way to load it.
+pub(crate) fn served(
+    id: &str,
+    load: impl Fn() -> Result<Arc<dyn Backend>, LoadError> + Send + Sync + 'static,
+) -> ServedModel {
+    ServedModel {
+        id: id.to_owned(),
+        aliases: vec!["model-q1".to_owned()],
+        created: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
+        load: Box::new(load),
+    }
 }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy does not take these helpers for tests")]
 
 mod access;
+mod admin;
 mod chat;
 mod choices;
 mod client;

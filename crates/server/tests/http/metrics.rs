@@ -74,8 +74,11 @@ async fn tokens_and_times_of_known_answers_are_counted_exactly() {
             ("toko_inter_token_latency_seconds_count", 17.0),
             ("toko_inter_token_latency_seconds_bucket{le=\"+Inf\"}", 17.0),
             ("toko_http_requests_total{route=\"/v1/chat/completions\",status=\"200\"}", 3.0),
-            ("toko_requests_running", 0.0),
-            ("toko_requests_waiting", 0.0),
+            ("toko_prompt_tokens_cached_total", 0.0),
+            ("toko_pool_replicas{model=\"org/model:q1\",state=\"idle\"}", 1.0),
+            ("toko_pool_replicas{model=\"org/model:q1\",state=\"leased\"}", 0.0),
+            ("toko_pool_replicas{model=\"org/model:q1\",state=\"lost\"}", 0.0),
+            ("toko_requests_waiting{model=\"org/model:q1\"}", 0.0),
         ],
     );
 }

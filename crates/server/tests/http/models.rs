@@ -20,6 +20,9 @@ async fn the_list_has_the_loaded_model() {
           "aliases": [
             "model-q1"
           ],
+          "status": {
+            "value": "ready"
+          },
           "max_model_len": 64,
           "meta": {
             "name": "Scripted",
