@@ -73,6 +73,18 @@ pub enum Error {
     /// A forward pass panicked; a defect of this program.
     #[error("the engine failed in a way that it should not; please report this")]
     Panicked,
+    /// The constraint on an answer cannot be enforced.
+    #[error("{reason}")]
+    Constraint {
+        /// What is wrong with it, or too much.
+        reason: String,
+    },
+    /// No token can follow that the constraint on an answer allows.
+    #[error("the answer cannot go on in a way that its constraint allows: {reason}")]
+    DeadEnd {
+        /// What was reached.
+        reason: String,
+    },
     /// As many requests wait as may.
     #[error("{waiting} requests are waiting already; try again in {retry_after_seconds} s")]
     QueueFull {

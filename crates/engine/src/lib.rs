@@ -5,6 +5,7 @@
 //! HTTP and no wire format.
 #![forbid(unsafe_code)]
 
+mod constraint;
 mod error;
 mod host;
 mod load;
@@ -21,6 +22,7 @@ mod sync;
 mod vocabulary;
 mod worker;
 
+pub use constraint::{Constraint, Form};
 pub use error::Error;
 pub use host::{Host, Loaded, Residence};
 pub use load::{Engine, ModelInfo, Options};

@@ -12,6 +12,7 @@ use toko_kernels::pool::default_threads;
 use toko_model::{Config, Model};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
+use crate::constraint::Grammars;
 use crate::metrics::Metrics;
 use crate::pool::{Decoding, Pool, resolve_pool_size};
 use crate::replica::Replica;
@@ -85,6 +86,7 @@ pub struct Engine {
 struct Shared {
     info: ModelInfo,
     tokenizer: Arc<Tokenizer>,
+    grammars: Arc<Grammars>,
     template: ChatTemplate,
     pool: Pool<Replica>,
     queue_timeout: Duration,
@@ -127,10 +129,13 @@ impl Engine {
             .name("toko-engine".to_owned())
             .spawn(move || worker.run(&receiver))
             .map_err(|source| Error::Thread { source })?;
-        let pool = replicas(model, &info, options, messages.clone());
+        let grammars = Arc::new(Grammars::new(Arc::clone(&tokenizer)));
+        let sender = messages.clone();
+        let pool = replicas(model, &info, options, Arc::clone(&grammars), sender);
         let shared = Shared {
             info,
             tokenizer,
+            grammars,
             template,
             pool,
             queue_timeout: options.queue_timeout,
@@ -180,10 +185,12 @@ impl Engine {
     /// Refuses a request that [`Lease::generate`] would refuse, before it waits for a lease.
     ///
     /// # Errors
-    /// A prompt that is empty or fills the context, and an unknown token in it or in the bias.
+    /// A prompt that is empty or fills the context, an unknown token in it or in the bias, and a constraint
+    /// that cannot be enforced.
     pub fn check(&self, prompt: &Prompt, params: &Params) -> Result<(), Error> {
         let info = &self.shared.info;
-        request::check(prompt, params, info.context_tokens, info.vocabulary_tokens)
+        request::check(prompt, params, info.context_tokens, info.vocabulary_tokens)?;
+        self.shared.grammars.guide(params.constraint.as_ref()).map(drop)
     }
 }
 
@@ -192,6 +199,7 @@ fn replicas(
     model: Arc<Model>,
     info: &ModelInfo,
     options: &Options,
+    grammars: Arc<Grammars>,
     messages: Sender<Message>,
 ) -> Pool<Replica> {
     let (context_tokens, seed) = (info.context_tokens, options.seed);
@@ -200,7 +208,14 @@ fn replicas(
     let messages = Mutex::new(messages);
     Pool::new(info.replicas, options.queue_limit, move || {
         let messages = messages.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Replica::new(Arc::clone(&model), context_tokens, seed, Arc::clone(&metrics), messages)
+        Replica {
+            model: Arc::clone(&model),
+            context_tokens,
+            random: fastrand::Rng::with_seed(seed),
+            grammars: Arc::clone(&grammars),
+            metrics: Arc::clone(&metrics),
+            messages,
+        }
     })
 }
 

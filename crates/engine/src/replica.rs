@@ -8,6 +8,7 @@ use std::sync::mpsc::{SendError, Sender};
 
 use toko_model::Model;
 
+use crate::constraint::Grammars;
 use crate::metrics::Metrics;
 use crate::pool::Lease;
 use crate::request::check;
@@ -16,26 +17,16 @@ use crate::{Error, Event, Params, Prompt};
 
 /// One of the places at which a model generates.
 pub struct Replica {
-    model: Arc<Model>,
-    context_tokens: usize,
+    pub(crate) model: Arc<Model>,
+    pub(crate) context_tokens: usize,
     /// Where draws without a seed go on from.
     pub(crate) random: fastrand::Rng,
     pub(crate) metrics: Arc<Metrics>,
-    messages: Sender<Message>,
+    pub(crate) grammars: Arc<Grammars>,
+    pub(crate) messages: Sender<Message>,
 }
 
 impl Replica {
-    pub(crate) fn new(
-        model: Arc<Model>,
-        context_tokens: usize,
-        seed: u64,
-        metrics: Arc<Metrics>,
-        messages: Sender<Message>,
-    ) -> Self {
-        let random = fastrand::Rng::with_seed(seed);
-        Self { model, context_tokens, random, metrics, messages }
-    }
-
     /// Returns the weights, which all replicas share.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
@@ -47,8 +38,8 @@ impl Lease<Replica> {
     /// more is computed for it, and the replica is idle again. It is idle before the sink learns of the end, too.
     ///
     /// # Errors
-    /// A prompt that is empty or fills the context, and an unknown token in it or in the bias; the sink is not called
-    /// then. That the engine has ended is told to the sink.
+    /// A prompt that is empty or fills the context, an unknown token in it or in the bias, and a constraint that cannot
+    /// be enforced; the sink is not called then. That the engine has ended is told to the sink.
     pub fn generate(
         self,
         prompt: Prompt,
@@ -56,8 +47,9 @@ impl Lease<Replica> {
         sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
     ) -> Result<(), Error> {
         check(&prompt, &params, self.context_tokens, self.model.config().vocabulary)?;
+        let guide = self.grammars.guide(params.constraint.as_ref())?;
         let messages = self.messages.clone();
-        let job = Job { prompt, params, sink: Box::new(sink), lease: self };
+        let job = Job { prompt, params, guide, sink: Box::new(sink), lease: self };
         if let Err(SendError(Message::Start(job))) = messages.send(Message::Start(Box::new(job))) {
             job.refuse(Error::Closed);
         }

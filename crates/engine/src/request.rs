@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Constraint, Error};
 
 /// How the next token is chosen from the logits.
 ///
-/// The steps run in this order: [`Params::logit_bias`], penalties, temperature 0 (greedy) or top-k,
+/// The steps run in this order: [`Params::constraint`], [`Params::logit_bias`], penalties, temperature 0 (greedy) or top-k,
 /// top-p, min-p, temperature, draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -57,6 +57,8 @@ pub struct Params {
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; neither they nor what follows is given out.
     pub stop: Vec<String>,
+    /// What the answer's text has to be; nothing else is possible then.
+    pub constraint: Option<Constraint>,
     /// Finite numbers that are added to the logits of these tokens before everything else.
     pub logit_bias: Vec<(u32, f32)>,
     /// Tells each token's log-probability beside so many of the most likely ones; `None` tells none.

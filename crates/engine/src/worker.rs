@@ -12,6 +12,7 @@ use std::time::Instant;
 use toko_model::{KvCache, KvType, Model, PAGE_TOKENS, PageTable, Rows, Scratch, Slot};
 use toko_tokenizer::{Detokenizer, Tokenizer};
 
+use crate::constraint::Guide;
 use crate::logprobs::Ledger;
 use crate::pool::Lease;
 use crate::prefix::PrefixCache;
@@ -32,6 +33,8 @@ pub(crate) type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 pub(crate) struct Job {
     pub(crate) prompt: Prompt,
     pub(crate) params: Params,
+    /// Follows the constraint of `params`.
+    pub(crate) guide: Option<Guide>,
     pub(crate) sink: Sink,
     pub(crate) lease: Lease<Replica>,
 }
@@ -88,6 +91,7 @@ struct Sequence {
     /// Length of `tokens` at which the answer is cut.
     max_tokens: usize,
     pages: PageTable,
+    guide: Option<Guide>,
     sampler: Sampler,
     detokenizer: Detokenizer,
     stop: StopMatcher,
@@ -172,7 +176,8 @@ impl Worker {
     }
 
     fn start(&mut self, job: Job) {
-        let Job { prompt: Prompt { tokens: prompt, opening }, params, mut sink, lease } = job;
+        let Job { prompt, params, guide, mut sink, lease } = job;
+        let Prompt { tokens: prompt, opening } = prompt;
         // Whoever left while waiting costs nothing more.
         if sink(Event::Prefilled { tokens: 0 }).is_break() {
             return;
@@ -189,9 +194,11 @@ impl Worker {
             random: params.sampling.seed.map(fastrand::Rng::with_seed),
             sampler: Sampler::new(params.sampling, params.logit_bias),
             detokenizer: match opening {
-                Opening::Answer => Detokenizer::new(tokenizer),
-                Opening::Continuation => Detokenizer::continuing(tokenizer),
+                // A guide has allowed the first space like everything else.
+                Opening::Answer if guide.is_none() => Detokenizer::new(tokenizer),
+                Opening::Answer | Opening::Continuation => Detokenizer::continuing(tokenizer),
             },
+            guide,
             stop: StopMatcher::new(params.stop),
             stop_text: None,
             ledger: params.logprobs.map(Ledger::new),
@@ -297,11 +304,13 @@ impl Sequence {
         if let Some(ledger) = &mut self.ledger {
             ledger.observe(row);
         }
-        let Some(token) = self.sample(row) else {
-            let error = Error::NotANumber { position: self.cached - 1 };
-            self.lease = None;
-            (self.sink)(Event::Failed(error))?;
-            return ControlFlow::Break(());
+        let token = match self.choose(row) {
+            Ok(token) => token,
+            Err(error) => {
+                self.lease = None;
+                (self.sink)(Event::Failed(error))?;
+                return ControlFlow::Break(());
+            }
         };
         self.first_token.get_or_insert_with(Instant::now);
         self.tokens.push(token);
@@ -313,18 +322,29 @@ impl Sequence {
             ledger.record(token, &piece, self.detokenizer.is_inside_character(), tokenizer);
         }
         self.give(&piece)?;
+        if self.guide.as_ref().is_some_and(Guide::is_complete) {
+            return self.finish(FinishReason::Stop);
+        }
         if self.tokens.len() >= self.max_tokens {
             return self.finish(FinishReason::Length);
         }
         ControlFlow::Continue(())
     }
 
-    /// Chooses the next token; `None` if the logits allow no choice.
-    fn sample(&mut self, row: &mut [f32]) -> Option<u32> {
+    /// Chooses the next token of the answer from its logits.
+    fn choose(&mut self, row: &mut [f32]) -> Result<u32, Error> {
         let lease = self.lease.as_mut().expect("a running sequence has its replica");
         lease.metrics.add_generated(1);
+        if let Some(guide) = &mut self.guide {
+            guide.mask(row)?;
+        }
         let random = self.random.as_mut().unwrap_or(&mut lease.random);
-        self.sampler.sample(row, &self.tokens, random).ok()
+        let chosen = self.sampler.sample(row, &self.tokens, random);
+        let token = chosen.map_err(|_| Error::NotANumber { position: self.cached - 1 })?;
+        if let Some(guide) = &mut self.guide {
+            guide.accept(token)?;
+        }
+        Ok(token)
     }
 
     /// Gives out more text as far as it cannot be part of a stop text.

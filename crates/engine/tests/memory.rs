@@ -51,6 +51,7 @@ fn generate(engine: &Engine) {
         sampling,
         max_tokens: Some(3),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     };

@@ -324,6 +324,7 @@ mod tests {
             sampling,
             max_tokens: None,
             stop: Vec::new(),
+            constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
         };

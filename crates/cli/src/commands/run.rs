@@ -75,6 +75,7 @@ pub(crate) fn request_params(generation: &GenerationArgs, seed: u64) -> Params {
         },
         max_tokens: generation.max_tokens,
         stop: generation.stop.clone(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     }

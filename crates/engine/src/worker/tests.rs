@@ -12,6 +12,7 @@ use toko_kernels::isa::Tier;
 use toko_model::KvType;
 
 use super::*;
+use crate::constraint::Grammars;
 use crate::pool::Pool;
 use crate::{Sampling, vocabulary};
 
@@ -40,9 +41,19 @@ fn worker(prefix_cache_tokens: usize) -> Worker {
 fn lease(model: &Arc<Model>) -> Lease<Replica> {
     let (model, (messages, _)) = (Arc::clone(model), channel());
     let messages = Mutex::new(messages);
+    let file = Gguf::open(embedded_model_path()).expect("the embedded model opens");
+    let tokenizer = vocabulary::tokenizer(&file).expect("the embedded model has a tokenizer");
+    let grammars = Arc::new(Grammars::new(Arc::new(tokenizer)));
     let pool = Pool::new(1, 0, move || {
         let messages = messages.lock().expect("nobody panics here").clone();
-        Replica::new(Arc::clone(&model), CONTEXT_TOKENS, 7, Arc::default(), messages)
+        Replica {
+            model: Arc::clone(&model),
+            context_tokens: CONTEXT_TOKENS,
+            random: fastrand::Rng::with_seed(7),
+            grammars: Arc::clone(&grammars),
+            metrics: Arc::default(),
+            messages,
+        }
     });
     now(&pool)
 }
@@ -82,9 +93,11 @@ fn start(
             sampling: GREEDY,
             max_tokens: Some(3),
             stop: Vec::new(),
+            constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
         },
+        guide: None,
         sink: Box::new(sink),
         lease: lease(&worker.model),
     };
@@ -172,6 +185,7 @@ fn p13_a_pool_of_one_says_what_the_bare_model_says_random_state_included() {
         sampling,
         max_tokens: Some(40),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: Some(0),
     };

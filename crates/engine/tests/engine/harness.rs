@@ -59,6 +59,7 @@ pub(crate) fn params(sampling: Sampling, max_tokens: usize) -> Params {
         sampling,
         max_tokens: Some(max_tokens),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     }

@@ -1,6 +1,7 @@
 //! Promises of the engine, on real models.
 
 mod answers;
+mod constraint;
 mod ending;
 mod harness;
 mod hosting;

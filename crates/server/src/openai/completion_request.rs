@@ -36,6 +36,7 @@ pub(super) struct CompletionRequest {
     n: Option<i64>,
     best_of: Option<i64>,
     logprobs: Option<i64>,
+    constraint: None,
     logit_bias: Option<Value>,
     suffix: Option<Value>,
 }
@@ -78,6 +79,7 @@ pub(super) fn accept(
         sampling: controls.sampling(&model.defaults)?,
         max_tokens: Some(at_least("max_tokens", request.max_tokens, 0)?.unwrap_or(MAX_TOKENS)),
         stop: controls.stop_texts()?,
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     };

@@ -82,6 +82,7 @@ pub(super) fn accept(
         sampling: controls.sampling(&model.defaults)?,
         max_tokens: request.max_tokens()?.or(model.defaults.max_tokens),
         stop: controls.stop_texts()?,
+        constraint: None,
         logit_bias: match &request.logit_bias {
             Some(bias) => logprobs::logit_bias(bias, model.backend.info().vocabulary_tokens)?,
             None => Vec::new(),

@@ -114,6 +114,7 @@ async fn a_request_that_says_nothing_gets_the_defaults() {
         sampling: sampling(),
         max_tokens: Some(77),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     };
@@ -153,6 +154,7 @@ async fn sampling_fields_reach_the_engine() {
             sampling,
             max_tokens: Some(9),
             stop: vec!["a".to_owned(), "b".to_owned()],
+            constraint: None,
             logit_bias: Vec::new(),
             logprobs: None
         }
@@ -183,6 +185,7 @@ async fn fields_that_cannot_change_the_answer_are_ignored() {
             sampling: sampling(),
             max_tokens: Some(77),
             stop: Vec::new(),
+            constraint: None,
             logit_bias: Vec::new(),
             logprobs: None
         }

@@ -206,6 +206,7 @@ async fn a_completion_that_says_nothing_gets_the_defaults_and_sixteen_tokens() {
         sampling: sampling(),
         max_tokens: Some(16),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     };
@@ -245,6 +246,7 @@ async fn fields_of_a_completion_reach_the_engine_with_each_prompt() {
         sampling,
         max_tokens: Some(0),
         stop: vec!["end".to_owned()],
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     };

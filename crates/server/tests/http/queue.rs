@@ -70,6 +70,7 @@ async fn occupy(engine: &Engine) -> std::sync::mpsc::Sender<()> {
         sampling,
         max_tokens: Some(30),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
     };
