@@ -1,9 +1,10 @@
 //! Every answer that is an error, in one table: status, type, code and parameter.
 //!
-//! The body is always an OpenAI error object with all four keys, whatever went wrong and wherever. Nothing else in the
-//! crate chooses a status above 299.
+//! The body is an OpenAI error object with all four keys, whatever went wrong and wherever; `voice.rs` replaces it on the
+//! paths of other APIs. Nothing else in the crate chooses a status above 299.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -56,6 +57,10 @@ pub(crate) enum ApiError {
     #[error("the server met a bug while it answered; the other requests go on")]
     Panicked,
 }
+
+/// Left in an answer that is an error, for whoever has to tell it in other words.
+#[derive(Debug, Clone)]
+pub(crate) struct Told(pub(crate) Arc<ApiError>);
 
 /// One line of the table.
 struct Row<'a> {
@@ -172,6 +177,11 @@ impl ApiError {
         }
     }
 
+    /// Returns the status of an answer that is this error.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.row().status
+    }
+
     /// Returns the error object as it stands in a body or in a frame of a stream.
     pub(crate) fn object(&self) -> Value {
         let Row { kind, code, param, .. } = self.row();
@@ -204,6 +214,7 @@ impl IntoResponse for ApiError {
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
+        response.extensions_mut().insert(Told(Arc::new(self)));
         response
     }
 }

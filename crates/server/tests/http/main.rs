@@ -5,6 +5,8 @@
 
 mod access;
 mod admin;
+mod anthropic;
+mod anthropic_errors;
 mod chat;
 mod choices;
 mod client;
