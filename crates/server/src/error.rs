@@ -39,6 +39,8 @@ pub(crate) enum ApiError {
     UnknownPath { path: String },
     #[error("{path} does not take {method}; the allow header says what it takes")]
     WrongMethod { method: Method, path: String },
+    #[error("models are managed on the command line, not over this API")]
+    Unmanaged,
     #[error("the host {host} is not one of this server's names")]
     ForeignHost { host: String },
     #[error("an API key is required, in authorization: Bearer KEY or in x-api-key")]
@@ -159,6 +161,7 @@ impl ApiError {
                 ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "model_load_failed")
             },
             Self::UnknownPath { .. } => Row::new(S::NOT_FOUND, NOT_FOUND, "not_found"),
+            Self::Unmanaged => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "unsupported_operation"),
             Self::WrongMethod { .. } => {
                 Row::new(S::METHOD_NOT_ALLOWED, NOT_FOUND, "method_not_allowed")
             }

@@ -19,6 +19,8 @@ mod intake;
 mod keys;
 mod llama;
 mod metrics;
+mod ndjson;
+mod ollama;
 mod openai;
 mod relay;
 mod sampling;
@@ -133,6 +135,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/admin/v1/queue", get(admin::queue))
         .route("/v1/messages", post(anthropic::messages::create))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
+        .merge(ollama::routes())
         .route("/tokenize", post(llama::tokenize))
         .route("/detokenize", post(llama::detokenize))
         .route("/apply-template", post(llama::apply_template))

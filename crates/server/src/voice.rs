@@ -8,8 +8,8 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::anthropic;
 use crate::error::Told;
+use crate::{anthropic, ollama};
 
 /// Where the Anthropic clients look for a request's id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
@@ -18,6 +18,7 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Voice {
     Anthropic,
+    Ollama,
 }
 
 impl Voice {
@@ -25,7 +26,12 @@ impl Voice {
         let is_below = |root: &str| {
             path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        is_below("/v1/messages").then_some(Self::Anthropic)
+        if is_below("/v1/messages") {
+            Some(Self::Anthropic)
+        } else {
+            // What is below `models` there is llama-swap's.
+            (is_below("/api") && !is_below("/api/models")).then_some(Self::Ollama)
+        }
     }
 }
 
@@ -35,13 +41,15 @@ pub(crate) async fn speak(request: Request, next: Next) -> Response {
     let id = request.headers().get("x-request-id").cloned();
     let mut response = next.run(request).await;
     if let Some(Told(error)) = response.extensions_mut().remove() {
-        let Voice::Anthropic = voice;
-        let body = anthropic::error::object(&error, id.as_ref());
+        let body = match voice {
+            Voice::Anthropic => anthropic::error::object(&error, id.as_ref()),
+            Voice::Ollama => ollama::error_object(&error),
+        };
         *response.body_mut() = Body::from(body.to_string());
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
     }
-    if let Some(id) = id {
+    if let (Some(id), Voice::Anthropic) = (id, voice) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
@@ -56,8 +64,18 @@ mod tests {
         for path in ["/v1/messages", "/v1/messages/", "/v1/messages/count_tokens"] {
             assert_eq!(Voice::of(path), Some(Voice::Anthropic), "{path}");
         }
-        for path in ["/", "/v1", "/v1/messages2", "/v1/models/v1/messages", "/v1/chat/completions"]
-        {
+        for path in ["/api", "/api/chat", "/api/nope/x"] {
+            assert_eq!(Voice::of(path), Some(Voice::Ollama), "{path}");
+        }
+        for path in [
+            "/",
+            "/apis",
+            "/api/models/unload",
+            "/v1",
+            "/v1/messages2",
+            "/v1/models/v1/messages",
+            "/v1/chat/completions",
+        ] {
             assert_eq!(Voice::of(path), None, "{path}");
         }
     }

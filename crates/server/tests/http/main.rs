@@ -19,6 +19,7 @@ mod lifecycle;
 mod llama;
 mod metrics;
 mod models;
+mod ollama;
 mod queue;
 mod stream;
 mod tools;
