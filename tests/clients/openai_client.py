@@ -15,43 +15,13 @@ Prints one line for each check and exits 1 if one failed. Needs the `openai` pac
 """
 
 import asyncio
-import re
-import signal
-import subprocess
-import sys
-import threading
-import traceback
 
 import openai
-
-# Bounds against hanging only; nothing here depends on speed.
-ANSWER_LIMIT_S = 120
-SHUTDOWN_LIMIT_S = 60
-
-# Greedy answers of the embedded model that another engine gives as well (models/golden.json).
-FRANCE = ("What is the capital of France?", "Paris is the capital of France.")
-VOLCANO = ("What is a volcano?", "A volcano is a mountain that can throw out hot rock and fire.")
-
-CHECKS = []
-
-
-def check(function):
-    """Registers a check; its name is the sentence that is printed."""
-    CHECKS.append(function)
-    return function
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
+from harness import ANSWER_LIMIT_S, FRANCE, VOLCANO, check, expect, main, user
 
 
 def greedy(client, text, **fields):
     return client.chat.completions.create(model="default", messages=user(text), temperature=0, **fields)
-
-
-def expect(condition, seen):
-    if not condition:
-        raise AssertionError(f"saw {seen!r}")
 
 
 def refused(kind, status, code, param, call):
@@ -358,79 +328,9 @@ def many_at_once_get_the_answers_that_they_would_get_alone(client):
     expect(all(outcomes), outcomes)
 
 
-class Served:
-    """A server that this script started."""
-
-    def __init__(self, binary):
-        command = [binary, "serve", "--port", "0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.said = []
-        self.address = None
-        listening = threading.Event()
-
-        def read():
-            for line in self.process.stderr:
-                self.said.append(line)
-                found = re.search(r"http://\S+:\d+", line)
-                if found and not self.address:
-                    self.address = found.group()
-                    listening.set()
-            listening.set()
-
-        self.reader = threading.Thread(target=read, daemon=True)
-        self.reader.start()
-        listening.wait(ANSWER_LIMIT_S)
-        if not self.address:
-            self.process.kill()
-            sys.exit("the server printed no address:\n" + "".join(self.said))
-
-    def stop(self):
-        """Ends the server and says whether it ended as it should."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(SHUTDOWN_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return "not within a minute"
-
-
-def run(address):
-    """Runs all checks and returns how many failed."""
-    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=ANSWER_LIMIT_S, max_retries=0)
-    failed = 0
-    for function in CHECKS:
-        name = function.__name__.replace("_", " ")
-        try:
-            function(client)
-        except Exception:
-            failed += 1
-            print(f"FAILED  {name}", flush=True)
-            traceback.print_exc()
-        else:
-            print(f"ok  {name}", flush=True)
-    return failed
-
-
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    target = sys.argv[1]
-    if target.startswith("http"):
-        failed = run(target.rstrip("/"))
-    else:
-        served = Served(target)
-        try:
-            failed = run(served.address)
-        finally:
-            code = served.stop()
-        if code == 0:
-            print("ok  the server ends with code 0 when it is asked to")
-        else:
-            failed += 1
-            print(f"FAILED  the server ended with {code}:\n" + "".join(served.said))
-    print(f"{failed} failed" if failed else "all passed")
-    sys.exit(1 if failed else 0)
+def connect(address):
+    return openai.OpenAI(base_url=f"{address}/v1", api_key="none", timeout=ANSWER_LIMIT_S, max_retries=0)
 
 
 if __name__ == "__main__":
-    main()
+    main(connect, __doc__)

@@ -17,6 +17,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use crate::error::ApiError;
 use crate::keys;
 use crate::state::{Access, Shared};
+use crate::voice::REQUEST_ID;
 
 /// Puts the keys, the cross-origin rules and, when bound to loopback, the host rule in front of the routes.
 ///
@@ -56,6 +57,7 @@ fn cross_origin(origins: Vec<String>) -> CorsLayer {
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([
             HeaderName::from_static("x-request-id"),
+            REQUEST_ID,
             HeaderName::from_static("openai-processing-ms"),
             header::RETRY_AFTER,
             header::WWW_AUTHENTICATE,

@@ -184,3 +184,15 @@ pub(crate) async fn collect(
     let complete: Option<Vec<Answer>> = drafts.into_iter().map(Draft::complete).collect();
     complete.ok_or(ApiError::Vanished)
 }
+
+/// Waits for the end of an answer of one choice, but not beyond `cut`.
+pub(crate) async fn one(
+    events: Events,
+    reader: Reader,
+    cut: impl Future<Output = ()>,
+) -> Result<Answer, ApiError> {
+    tokio::select! {
+        answers = collect(events, vec![reader]) => answers?.pop().ok_or(ApiError::Vanished),
+        () = cut => Err(ApiError::ShuttingDown),
+    }
+}

@@ -1,9 +1,10 @@
 //! Every answer that is an error, in one table: status, type, code and parameter.
 //!
-//! The body is always an OpenAI error object with all four keys, whatever went wrong and wherever. Nothing else in the
-//! crate chooses a status above 299.
+//! The body is an OpenAI error object with all four keys, whatever went wrong and wherever; `voice.rs` replaces it on the
+//! paths of other APIs. Nothing else in the crate chooses a status above 299.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -38,6 +39,8 @@ pub(crate) enum ApiError {
     UnknownPath { path: String },
     #[error("{path} does not take {method}; the allow header says what it takes")]
     WrongMethod { method: Method, path: String },
+    #[error("models are managed on the command line, not over this API")]
+    Unmanaged,
     #[error("the host {host} is not one of this server's names")]
     ForeignHost { host: String },
     #[error("an API key is required, in authorization: Bearer KEY or in x-api-key")]
@@ -56,6 +59,10 @@ pub(crate) enum ApiError {
     #[error("the server met a bug while it answered; the other requests go on")]
     Panicked,
 }
+
+/// Left in an answer that is an error, for whoever has to tell it in other words.
+#[derive(Debug, Clone)]
+pub(crate) struct Told(pub(crate) Arc<ApiError>);
 
 /// One line of the table.
 struct Row<'a> {
@@ -154,6 +161,7 @@ impl ApiError {
                 ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "model_load_failed")
             },
             Self::UnknownPath { .. } => Row::new(S::NOT_FOUND, NOT_FOUND, "not_found"),
+            Self::Unmanaged => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "unsupported_operation"),
             Self::WrongMethod { .. } => {
                 Row::new(S::METHOD_NOT_ALLOWED, NOT_FOUND, "method_not_allowed")
             }
@@ -170,6 +178,11 @@ impl ApiError {
                 Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "internal_error")
             }
         }
+    }
+
+    /// Returns the status of an answer that is this error.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.row().status
     }
 
     /// Returns the error object as it stands in a body or in a frame of a stream.
@@ -204,6 +217,7 @@ impl IntoResponse for ApiError {
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
+        response.extensions_mut().insert(Told(Arc::new(self)));
         response
     }
 }

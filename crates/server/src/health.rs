@@ -33,7 +33,7 @@ pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// Tells a person in a browser what this is.
+/// Tells a person in a browser what this is, and clients of Ollama's API what they look for.
 pub(crate) async fn index() -> &'static str {
-    "Tokonoma is running\n"
+    "Tokonoma is running; to clients of its API, Ollama is running\n"
 }

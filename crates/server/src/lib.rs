@@ -1,4 +1,4 @@
-//! The HTTP server: OpenAI-compatible routes over models that it loads and unloads.
+//! The HTTP server: OpenAI-compatible routes, and those of other APIs, over models that it loads and unloads.
 //!
 //! HTTP ends at [`toko_engine::Chat`], [`toko_engine::Prompt`] and [`toko_engine::Params`]; everything behind them is
 //! reached through [`Backend`]. Every answer that is an error is written by one table (`error.rs`), panics and unknown paths included.
@@ -8,6 +8,7 @@
 mod access;
 mod admin;
 mod answer;
+mod anthropic;
 mod backend;
 mod body;
 mod catalog;
@@ -18,14 +19,18 @@ mod intake;
 mod keys;
 mod llama;
 mod metrics;
+mod ndjson;
+mod ollama;
 mod openai;
 mod relay;
 mod sampling;
 mod sse;
 mod state;
 mod text_or;
+mod thinking;
 mod tools;
 mod validate;
+mod voice;
 
 use std::future::Future;
 use std::io;
@@ -128,6 +133,9 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/api/models/unload/{*id}", post(admin::unload_named))
         .route("/running", get(admin::running))
         .route("/admin/v1/queue", get(admin::queue))
+        .route("/v1/messages", post(anthropic::messages::create))
+        .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
+        .merge(ollama::routes())
         .route("/tokenize", post(llama::tokenize))
         .route("/detokenize", post(llama::detokenize))
         .route("/apply-template", post(llama::apply_template))
@@ -135,6 +143,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(CatchPanicLayer::custom(error::answer_panic));
     access::guard(router, access, is_loopback)
+        .layer(middleware::from_fn(voice::speak))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), metrics::count))
         .layer(middleware::from_fn(sign))
         .layer(PropagateRequestIdLayer::new(request_id.clone()))

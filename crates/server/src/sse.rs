@@ -25,14 +25,32 @@ pub(crate) async fn respond(
     cut: impl Future<Output = ()> + Send + 'static,
     ping_every: Duration,
 ) -> Result<Response, ApiError> {
+    let comments = KeepAlive::new().interval(ping_every);
     let relay = relay::begin(events, readers, dialect, cut, ping_every).await?;
-    let mut response =
-        Sse::new(relay).keep_alive(KeepAlive::new().interval(ping_every)).into_response();
+    Ok(stream(Sse::new(relay).keep_alive(comments)))
+}
+
+/// Does the same with a ping that is a frame, where clients do not look at comments.
+pub(crate) async fn respond_with(
+    ping: Frame,
+    events: Events,
+    readers: Vec<Reader>,
+    dialect: impl Dialect<Frame = Frame>,
+    cut: impl Future<Output = ()> + Send + 'static,
+    ping_every: Duration,
+) -> Result<Response, ApiError> {
+    let pings = KeepAlive::new().interval(ping_every).event(ping);
+    let relay = relay::begin(events, readers, dialect, cut, ping_every).await?;
+    Ok(stream(Sse::new(relay).keep_alive(pings)))
+}
+
+fn stream(frames: impl IntoResponse) -> Response {
+    let mut response = frames.into_response();
     let headers = response.headers_mut();
     headers
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Asks nginx not to hold frames back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }

@@ -9,4 +9,4 @@ mod message;
 pub(crate) mod models;
 mod request;
 mod stream;
-mod tools;
+pub(crate) mod tools;

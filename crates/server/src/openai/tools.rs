@@ -20,7 +20,7 @@ pub(super) struct WireTools {
 }
 
 #[derive(Debug, Deserialize)]
-struct WireTool {
+pub(crate) struct WireTool {
     #[serde(rename = "type")]
     kind: Option<String>,
     function: Option<Object<WireFunction>>,
@@ -97,7 +97,7 @@ fn choice(param: &str, choice: Option<Value>) -> Result<Choice, ApiError> {
 }
 
 impl WireTool {
-    fn accept(self, at: &str) -> Result<Tool, ApiError> {
+    pub(crate) fn accept(self, at: &str) -> Result<Tool, ApiError> {
         match self.kind.as_deref() {
             None | Some("function") => {}
             Some(other) => {

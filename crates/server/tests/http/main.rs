@@ -5,6 +5,8 @@
 
 mod access;
 mod admin;
+mod anthropic;
+mod anthropic_errors;
 mod chat;
 mod choices;
 mod client;
@@ -17,6 +19,7 @@ mod lifecycle;
 mod llama;
 mod metrics;
 mod models;
+mod ollama;
 mod queue;
 mod stream;
 mod tools;

@@ -77,7 +77,10 @@ async fn health_is_told_on_every_customary_path() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_root_and_the_version_say_what_runs() {
     let server = Server::saying(&[]).await;
-    assert_eq!(get(server.address, "/").await.body, "Tokonoma is running\n");
+    assert_eq!(
+        get(server.address, "/").await.body,
+        "Tokonoma is running; to clients of its API, Ollama is running\n"
+    );
     assert_eq!(
         get(server.address, "/version").await.json(),
         json!({"version": env!("CARGO_PKG_VERSION")})

@@ -1,0 +1,160 @@
+//! The messages request: the wire type, and the rules that make it a conversation to answer or to count.
+//!
+//! A field that would change the answer is obeyed or refused by name. Fields that cannot change it are ignored, like
+//! fields that nobody knows, and need no mention here.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde_json::Value;
+use toko_engine::{Chat, Params};
+
+use super::message::{self, Blocks, WireMessage};
+use super::tools::{self, WireChoice, WireTool};
+use crate::answer::{Ask, Reading};
+use crate::body::Object;
+use crate::catalog::Model;
+use crate::error::ApiError;
+use crate::sampling::Wishes;
+use crate::state::Shared;
+use crate::thinking;
+use crate::validate::{at_least, invalid, missing, off, stop_texts, within};
+
+/// A request for an answer, or for the number of its tokens; `null` is the same as absent everywhere.
+#[derive(Debug, Deserialize)]
+pub(super) struct MessagesRequest {
+    model: Option<String>,
+    messages: Option<Vec<Object<WireMessage>>>,
+    system: Option<Blocks>,
+    tools: Option<Vec<Object<WireTool>>>,
+    tool_choice: Option<Object<WireChoice>>,
+    thinking: Option<Object<Thinking>>,
+
+    stream: Option<bool>,
+    max_tokens: Option<i64>,
+    stop_sequences: Option<Vec<String>>,
+    temperature: Option<f32>,
+    top_k: Option<i64>,
+    top_p: Option<f32>,
+
+    // What follows is checked, and refused unless it asks for what happens anyway.
+    output_config: Option<Object<OutputConfig>>,
+    output_format: Option<Value>,
+    container: Option<Value>,
+    mcp_servers: Option<Value>,
+}
+
+/// Whether the model is to think; how long it does is up to it.
+#[derive(Debug, Deserialize)]
+struct Thinking {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    budget_tokens: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OutputConfig {
+    format: Option<Value>,
+}
+
+/// A request that can be answered.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) ask: Ask,
+    pub(super) delivery: Delivery,
+    /// What may end the answer, as its summary counts it.
+    pub(super) stop: Vec<String>,
+}
+
+/// How the client wants its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// In one piece.
+    Whole,
+    /// Event by event.
+    Stream,
+}
+
+impl MessagesRequest {
+    /// Returns the model that is meant.
+    pub(super) fn model(&self, shared: &Shared) -> Result<Arc<Model>, ApiError> {
+        shared.model(self.model.as_deref().ok_or_else(|| missing("model"))?)
+    }
+
+    /// Checks a request against the rules of the public API and of this server.
+    pub(super) fn accept(self, model: &Model, now: SystemTime) -> Result<Accepted, ApiError> {
+        let limit = at_least("max_tokens", self.max_tokens, 1)?;
+        let limit = limit.ok_or_else(|| missing("max_tokens"))?;
+        within("temperature", self.temperature, &(0.0..=1.0), "between 0 and 1")?;
+        let wishes = Wishes {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            ..Wishes::default()
+        };
+        let stop = stop_texts("stop_sequences", self.stop_sequences.as_deref().unwrap_or(&[]))?;
+        let params = Params {
+            sampling: wishes.over("", &model.defaults.sampling)?,
+            max_tokens: Some(limit),
+            stop: stop.clone(),
+            logit_bias: Vec::new(),
+            logprobs: None,
+        };
+        let delivery = if self.stream == Some(true) { Delivery::Stream } else { Delivery::Whole };
+        let (chat, reading) = self.conversation(model, now)?;
+        if chat.messages.last().is_some_and(|last| last.role == "assistant") {
+            let reason = "must not end with the assistant's words, which cannot be continued";
+            return Err(invalid("messages", reason));
+        }
+        Ok(Accepted { ask: Ask { chat, params: vec![params], reading }, delivery, stop })
+    }
+
+    /// Returns the conversation, and how its answer is read.
+    pub(super) fn conversation(
+        self,
+        model: &Model,
+        now: SystemTime,
+    ) -> Result<(Chat, Reading), ApiError> {
+        off("output_format", self.output_format.as_ref())?;
+        if let Some(Object(config)) = &self.output_config {
+            off("output_config.format", config.format.as_ref())?;
+        }
+        off("container", self.container.as_ref())?;
+        off("mcp_servers", self.mcp_servers.as_ref())?;
+        let template = model.backend.chat_template();
+        let messages = self.messages.ok_or_else(|| missing("messages"))?;
+        let mut chat = Chat::new(message::conversation(self.system, messages)?, now);
+        if let Some(Object(thinking)) = self.thinking
+            && let Some(is_wanted) = thinking.accept()?
+        {
+            thinking::switch(template, &mut chat, is_wanted);
+        }
+        let calls = match tools::accept(self.tools, self.tool_choice)? {
+            Some(tools) => {
+                chat.tools = Some(tools.definitions());
+                Some(tools.calls("tools", template)?)
+            }
+            None => None,
+        };
+        let reading = Reading::of(template, &chat, calls);
+        Ok((chat, reading))
+    }
+}
+
+impl Thinking {
+    /// Says whether thoughts are wanted, if the request decides it.
+    fn accept(self) -> Result<Option<bool>, ApiError> {
+        at_least("thinking.budget_tokens", self.budget_tokens, 1)?;
+        match self.kind.as_deref() {
+            None => Err(missing("thinking.type")),
+            Some("enabled") => Ok(Some(true)),
+            Some("disabled") => Ok(Some(false)),
+            Some("adaptive") => Ok(None),
+            Some(other) => {
+                let reason = format!("must be enabled, disabled or adaptive, got {other:?}");
+                Err(invalid("thinking.type", reason))
+            }
+        }
+    }
+}
