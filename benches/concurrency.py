@@ -80,8 +80,10 @@ def measure(args):
     for number in range(args.rounds):
         for clients in args.clients:
             for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
-                seed = f"{number} {clients}"
-                rates[clients][name].append(rate_of(servers[name], args, clients, seed))
+                rate = rate_of(servers[name], args, clients, f"{number} {clients}")
+                rates[clients][name].append(rate)
+                progress = f"round {number + 1}, {clients} clients, {name}: {rate:.1f} tokens/s"
+                print(progress, file=sys.stderr)
     return rates
 
 
