@@ -2,21 +2,31 @@
 //!
 //! The routes have the shapes of llama.cpp's router and of llama-swap where those have one.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use toko_engine::Residence;
 
 use crate::catalog::Entry;
 use crate::error::ApiError;
 use crate::state::Shared;
 use crate::validate::missing;
-use crate::{body, intake};
+use crate::{body, intake, sse};
+
+/// How often it is looked whether a model has come or gone.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
 
 /// Names the model that is to come or go.
 #[derive(Debug, Deserialize)]
@@ -83,6 +93,34 @@ pub(crate) async fn running(State(shared): State<Arc<Shared>>) -> Json<Value> {
         .map(|entry| json!({"model": entry.id, "state": state(entry)}))
         .collect();
     Json(json!({"running": running}))
+}
+
+/// Tells how far each model is, and whenever that changes, until the shutdown begins.
+pub(crate) async fn events(State(shared): State<Arc<Shared>>) -> Response {
+    let ping_every = shared.limits.ping_every;
+    let (sender, frames) = mpsc::channel(1);
+    tokio::spawn(watch(shared, sender));
+    let frames = ReceiverStream::new(frames).map(Ok::<_, Infallible>);
+    sse::stream(Sse::new(frames).keep_alive(KeepAlive::new().interval(ping_every)))
+}
+
+async fn watch(shared: Arc<Shared>, sender: mpsc::Sender<Frame>) {
+    let mut told = vec![None; shared.catalog.entries().len()];
+    let mut ticks = tokio::time::interval(WATCH_EVERY);
+    while shared.is_open() && !sender.is_closed() {
+        ticks.tick().await;
+        for (entry, told) in shared.catalog.entries().iter().zip(&mut told) {
+            let state = state(entry);
+            if told.replace(state) == Some(state) {
+                continue;
+            }
+            let data = json!({"status": if state == "ready" { "loaded" } else { state }});
+            let event = json!({"model": entry.id, "event": "model_status", "data": data});
+            if sender.send(Frame::default().data(event.to_string())).await.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 /// Tells for each model how many replicas it has and how many requests run and wait.

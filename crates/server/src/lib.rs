@@ -127,6 +127,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))
         .route("/models", get(openai::models::list))
+        .route("/models/sse", get(admin::events))
         .route("/models/load", post(admin::load))
         .route("/models/unload", post(admin::unload))
         .route("/api/models/unload", post(admin::unload_all))

@@ -44,7 +44,8 @@ pub(crate) async fn respond_with(
     Ok(stream(Sse::new(relay).keep_alive(pings)))
 }
 
-fn stream(frames: impl IntoResponse) -> Response {
+/// Answers with frames, which proxies must not hold back.
+pub(crate) fn stream(frames: impl IntoResponse) -> Response {
     let mut response = frames.into_response();
     let headers = response.headers_mut();
     headers

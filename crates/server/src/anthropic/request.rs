@@ -100,6 +100,7 @@ impl MessagesRequest {
             stop: stop.clone(),
             logit_bias: Vec::new(),
             logprobs: None,
+            constraint: None,
         };
         let delivery = if self.stream == Some(true) { Delivery::Stream } else { Delivery::Whole };
         let (chat, reading) = self.conversation(model, now)?;

@@ -61,6 +61,7 @@ impl Options {
             stop: stop_texts("options.stop", stop)?,
             logit_bias: Vec::new(),
             logprobs: None,
+            constraint: None,
         })
     }
 

@@ -36,7 +36,6 @@ pub(super) struct CompletionRequest {
     n: Option<i64>,
     best_of: Option<i64>,
     logprobs: Option<i64>,
-    constraint: None,
     logit_bias: Option<Value>,
     suffix: Option<Value>,
 }

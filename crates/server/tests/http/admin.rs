@@ -177,3 +177,31 @@ async fn p19_a_shutdown_sends_the_waiting_away_and_lets_the_running_finish() {
     assert!(!answer.body.contains("error"), "{}", answer.body);
     ended.await.unwrap().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_watches_is_told_what_is_loaded_and_what_changes_until_the_shutdown() {
+    let server = loading(|| Ok(Arc::new(Fake::saying(&["Hi"])))).await;
+    let mut watching = Connection::open(server.address).await;
+    watching.send(crate::client::request("GET", "/models/sse", &[], b"")).await;
+    watching.read_until("broken").await;
+    let named = json!({"model": "org/model:q1"});
+    assert_eq!(post(server.address, "/models/unload", &named).await.status, 200);
+    watching
+        .read_until(
+            "\"org/model:q1\",\"event\":\"model_status\",\"data\":{\"status\":\"unloaded\"}",
+        )
+        .await;
+    let ended = server.stop();
+    let answer = watching.answer().await;
+    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    let told: Vec<Value> =
+        answer.frames().iter().map(|frame| serde_json::from_str(frame).unwrap()).collect();
+    let statuses: Vec<_> = told
+        .iter()
+        .filter(|event| event["model"] == "org/model:q1")
+        .map(|event| event["data"]["status"].as_str().unwrap())
+        .collect();
+    let seen = ["loaded", "unloading", "unloaded"];
+    assert!(statuses == seen || statuses == [seen[0], seen[2]], "{statuses:?}");
+    ended.await.unwrap().unwrap();
+}

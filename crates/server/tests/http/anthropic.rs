@@ -268,6 +268,7 @@ async fn sampling_fields_reach_the_engine_and_the_rest_are_defaults() {
         stop: Vec::new(),
         logit_bias: Vec::new(),
         logprobs: None,
+        constraint: None,
     };
     let nothing = json!({
         "system": null, "temperature": null, "top_k": null, "top_p": null, "stop_sequences": null, "stream": null,

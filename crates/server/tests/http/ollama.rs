@@ -184,6 +184,7 @@ async fn options_reach_the_engine_and_the_rest_are_defaults() {
         stop: Vec::new(),
         logit_bias: Vec::new(),
         logprobs: None,
+        constraint: None,
     };
     for nothing in [
         json!({}),
