@@ -65,8 +65,8 @@ pub(crate) const DRAIN_SECONDS: u32 = 30;
 pub(crate) const QUEUE_LIMIT: usize = 64;
 /// Each waiting request is a connection, and systems give a process a thousand or a few.
 pub(crate) const QUEUE_LIMITS: RangeInclusive<usize> = 0..=65_536;
-/// Proxies cut off a silent request after a minute.
-pub(crate) const QUEUE_TIMEOUT_SECONDS: u32 = 60;
+/// Proxies cut off a silent request after a minute, and who waits hears nothing.
+pub(crate) const QUEUE_TIMEOUT_SECONDS: u32 = 30;
 /// A client that reads at all takes its last bytes sooner.
 pub(crate) const CUT_GRACE: Duration = Duration::from_secs(2);
 

@@ -118,7 +118,7 @@ impl Session {
             match self.receiver.recv().context("the engine ended without an answer")? {
                 Happening::Interrupted => return Ok(Ending::Interrupted),
                 Happening::Answer { question, event } if question == expected => match event {
-                    Event::Prefilled { .. } => {}
+                    Event::Waiting | Event::Prefilled { .. } => {}
                     Event::Text { text, .. } => on_text(&text)?,
                     Event::Finished(summary) => return Ok(Ending::Finished(summary)),
                     Event::Failed(error) => bail!(error),

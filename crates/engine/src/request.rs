@@ -115,12 +115,14 @@ pub struct Summary {
     pub decode: Duration,
 }
 
-/// What a request's sink is told, in order: `Prefilled` for each chunk of the prompt, any number of
+/// What a request's sink is told, in order: any number of `Waiting`, `Prefilled` for each chunk of the prompt, any number of
 /// `Text`, then one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event {
-    /// So many tokens of the prompt are done, at first none; the chance to cancel a long one. While a request
-    /// waits for its turn it may be told several times that none are.
+    /// The request waits for a replica; told again and again, for the chance to leave the line. The engine never tells
+    /// this: whoever waits for a lease does.
+    Waiting,
+    /// So many tokens of the prompt are done, at first none; the chance to cancel a long one.
     Prefilled {
         /// Tokens computed or re-used so far.
         tokens: usize,

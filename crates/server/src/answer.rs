@@ -167,7 +167,7 @@ pub(crate) async fn collect(
         let (choice, event) = events.recv().await.ok_or(ApiError::Vanished)?;
         let draft = &mut drafts[choice];
         match event {
-            Event::Prefilled { .. } => {}
+            Event::Waiting | Event::Prefilled { .. } => {}
             Event::Text { text, mut tokens } => {
                 draft.tokens.append(&mut tokens);
                 let pieces = draft.reader.push(text);

@@ -126,7 +126,7 @@ async fn generate_in_turn(
         tokio::select! {
             biased;
             lease = &mut lease => break lease,
-            _ = asks.tick() => if sink(Event::Prefilled { tokens: 0 }).is_break() { return },
+            _ = asks.tick() => if sink(Event::Waiting).is_break() { return },
         }
     };
     let generated = match lease {

@@ -251,6 +251,7 @@ impl Meter {
     /// Takes note of an event before its receiver does.
     pub(crate) fn note(&mut self, event: &Event) {
         match event {
+            Event::Waiting => {}
             Event::Prefilled { tokens } => self.prompt_tokens = *tokens,
             Event::Text { .. } => self.text(Instant::now()),
             Event::Finished(summary) => {

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_stream::Stream;
 use toko_engine::{Event, TokenDetails};
 
@@ -62,7 +63,7 @@ pub(crate) struct Relay<D: Dialect> {
     waiting: Frames<D::Frame>,
 }
 
-/// Begins an answer: waits until something is computed, or for `patience`, and returns its frames until the events end or
+/// Begins an answer: waits until something is computed, or for `patience` once its turn has come, and returns its frames until the events end or
 /// `cut` completes.
 ///
 /// Returns the error of an answer that failed before it began.
@@ -88,21 +89,29 @@ pub(crate) async fn begin<D: Dialect>(
 }
 
 /// Waits until something is computed; `None` when that takes longer than a client may go without a sign.
+///
+/// The time spent in line does not count: who waits in vain has to get a status that says so.
 async fn first(
     events: &mut Events,
     patience: Duration,
 ) -> Result<Option<(usize, Event)>, ApiError> {
-    let computed = async {
-        loop {
-            match events.recv().await {
-                Some((_, Event::Prefilled { tokens: 0 })) => {}
-                Some((_, Event::Failed(error))) => return Err(error.into()),
-                Some(event) => return Ok(Some(event)),
-                None => return Err(ApiError::Vanished),
-            }
+    let mut limit = Some(Instant::now() + patience);
+    loop {
+        let event = match limit {
+            Some(limit) => match tokio::time::timeout_at(limit, events.recv()).await {
+                Ok(event) => event,
+                Err(_) => return Ok(None),
+            },
+            None => events.recv().await,
+        };
+        match event {
+            Some((_, Event::Waiting)) => limit = None,
+            Some((_, Event::Prefilled { tokens: 0 })) => limit = Some(Instant::now() + patience),
+            Some((_, Event::Failed(error))) => return Err(error.into()),
+            Some(event) => return Ok(Some(event)),
+            None => return Err(ApiError::Vanished),
         }
-    };
-    tokio::time::timeout(patience, computed).await.unwrap_or(Ok(None))
+    }
 }
 
 impl<D: Dialect> Relay<D> {
@@ -122,7 +131,7 @@ impl<D: Dialect> Relay<D> {
     /// Appends an event's frames.
     fn take(&mut self, event: Option<(usize, Event)>) -> Step {
         match event {
-            Some((_, Event::Prefilled { .. })) => Step::More,
+            Some((_, Event::Waiting | Event::Prefilled { .. })) => Step::More,
             Some((choice, Event::Text { text, tokens })) => {
                 let pieces = self.readers[choice].push(text);
                 self.tell(choice, &pieces, &tokens);

@@ -113,7 +113,7 @@ pub(crate) fn collect(events: &Receiver<Event>) -> Answer {
     let (mut text, mut tokens) = (String::new(), Vec::new());
     loop {
         match events.recv().expect("every request is told its end") {
-            Event::Prefilled { .. } => {}
+            Event::Waiting | Event::Prefilled { .. } => {}
             Event::Text { text: piece, tokens: told } => {
                 text.push_str(&piece);
                 tokens.extend(told);

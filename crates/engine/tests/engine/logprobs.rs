@@ -71,7 +71,7 @@ fn pieces(events: &Receiver<Event>) -> Vec<(String, Vec<TokenDetails>)> {
     let mut pieces = Vec::new();
     loop {
         match events.recv().expect("every request is told its end") {
-            Event::Prefilled { .. } => {}
+            Event::Waiting | Event::Prefilled { .. } => {}
             Event::Text { text, tokens } => pieces.push((text, tokens)),
             Event::Finished(_) => return pieces,
             Event::Failed(error) => panic!("{error}"),

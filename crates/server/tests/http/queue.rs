@@ -33,7 +33,7 @@ async fn a_full_queue_is_a_429_that_says_when_to_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waited_in_vain_gets_a_503_that_says_when_to_come_back() {
     let server = Server::start(Arc::new(Fake::new(|mut sink| {
-        tell(&mut sink, Event::Prefilled { tokens: 0 });
+        tell(&mut sink, Event::Waiting);
         let waited = Duration::from_secs(9);
         tell(&mut sink, Event::Failed(Error::QueueTimeout { waited, retry_after_seconds: 60 }));
         Ok(())
@@ -43,6 +43,36 @@ async fn who_waited_in_vain_gets_a_503_that_says_when_to_come_back() {
         let answer = chat(server.address, &ask(json!({"stream": stream}))).await;
         check(&answer, 503, "server_error", "queue_timeout", "60");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_begins_only_when_its_turn_has_come_so_that_waiting_in_vain_has_a_status() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(Some(released));
+    let fake = Arc::new(Fake::new(move |mut sink| {
+        tell(&mut sink, Event::Waiting);
+        let released = released.lock().unwrap().take().expect("one request");
+        std::thread::spawn(move || {
+            released.recv().unwrap();
+            let waited = Duration::from_secs(9);
+            tell(&mut sink, Event::Failed(Error::QueueTimeout { waited, retry_after_seconds: 2 }));
+        });
+        Ok(())
+    }));
+    let server = Server::start_with(fake.clone(), |state| {
+        state.limits.ping_every = Duration::from_millis(1)
+    })
+    .await;
+    let waiting = Connection::post(server.address, CHAT, &ask(json!({"stream": true}))).await;
+    while !fake.was_asked() {
+        tokio::task::yield_now().await;
+    }
+    // Many pings' time: whoever began the stream at the first one has begun it by then.
+    for _ in 0..50 {
+        assert_eq!(get(server.address, "/health").await.status, 200);
+    }
+    release.send(()).unwrap();
+    check(&waiting.answer().await, 503, "server_error", "queue_timeout", "2");
 }
 
 /// A server around the real engine, which the test keeps a handle of.
