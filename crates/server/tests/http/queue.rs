@@ -60,7 +60,7 @@ async fn a_stream_begins_only_when_its_turn_has_come_so_that_waiting_in_vain_has
         Ok(())
     }));
     let server = Server::start_with(fake.clone(), |state| {
-        state.limits.ping_every = Duration::from_millis(1)
+        state.limits.ping_every = Duration::from_millis(1);
     })
     .await;
     let waiting = Connection::post(server.address, CHAT, &ask(json!({"stream": true}))).await;
