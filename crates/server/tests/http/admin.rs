@@ -141,18 +141,29 @@ async fn until(engine: &Engine, leased: usize, waiting: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn p18_clients_that_leave_while_they_wait_or_are_answered_leave_a_whole_pool() {
     let (engine, server) = one_replica().await;
-    let long = |stream: bool| ask(json!({"max_tokens": 900, "temperature": 0, "stream": stream}));
+    let held = engine.pool().acquire(std::future::pending()).await;
     let mut connections = Vec::new();
-    for (waiting, stream) in [(0, true), (1, true), (2, false)] {
-        let path = "/v1/chat/completions";
-        connections.push(Connection::post(server.address, path, &long(stream)).await);
+    for (waiting, stream) in [(1, true), (2, false)] {
+        let request = ask(json!({"stream": stream}));
+        connections.push(Connection::post(server.address, "/v1/chat/completions", &request).await);
         until(&engine, 1, waiting).await;
     }
-    // The last two wait, the first is being answered.
-    connections.truncate(1);
+    drop(connections);
     until(&engine, 1, 0).await;
-    connections.clear();
+    drop(held);
+
+    let story = json!({
+        "model": "default", "prompt": "Once upon a time", "max_tokens": 900, "temperature": 0, "stream": true,
+    });
+    let mut reading = Connection::post(server.address, "/v1/completions", &story).await;
+    reading.read_until("text_completion").await;
+    drop(reading);
     until(&engine, 0, 0).await;
+    let metrics = get(server.address, "/metrics").await.body;
+    let generated =
+        metrics.lines().find_map(|line| line.strip_prefix("toko_generated_tokens_total "));
+    let generated: f64 = generated.unwrap().parse().unwrap();
+    assert!(generated < 600.0, "{generated} tokens were generated for nobody");
     let answer = chat(server.address, &ask(json!({"max_tokens": 2}))).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
