@@ -3,6 +3,8 @@
 //! Invariant: fail closed. What cannot be enforced is refused before anything is queued, and an answer that can go no
 //! way that its grammar allows fails; none is ever given without its constraint. Knows no wire format.
 
+mod gbnf;
+
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,8 +47,8 @@ pub enum Form {
     Regex(String),
     /// One of the texts.
     Choice(Vec<String>),
-    /// A text of a grammar in the Lark syntax of llguidance.
-    Lark(String),
+    /// A text of a grammar: in the Lark syntax of llguidance, or in llama.cpp's, which defines rules by `::=`.
+    Grammar(String),
 }
 
 impl From<Form> for Constraint {
@@ -66,7 +68,7 @@ impl Form {
     fn said_bytes(&self) -> usize {
         match self {
             Self::Json(schema) => schema.to_string().len(),
-            Self::Regex(text) | Self::Lark(text) => text.len(),
+            Self::Regex(text) | Self::Grammar(text) => text.len(),
             Self::Choice(texts) => texts.iter().map(String::len).sum(),
         }
     }
@@ -76,7 +78,10 @@ impl Form {
             Self::Json(schema) => GrammarWithLexer::from_json_schema(with_options(schema)?),
             Self::Regex(pattern) => GrammarWithLexer::from_regex(pattern),
             Self::Choice(texts) => GrammarWithLexer::from_lark(one_of(texts)?),
-            Self::Lark(text) => GrammarWithLexer::from_lark(text.clone()),
+            Self::Grammar(text) if gbnf::is_gbnf(text) => {
+                GrammarWithLexer::from_lark(gbnf::to_lark(text)?)
+            }
+            Self::Grammar(text) => GrammarWithLexer::from_lark(text.clone()),
         };
         grammar.name = Some(name.to_owned());
         Ok(grammar)

@@ -3,10 +3,13 @@
 //! Knows no wire format. A dialect turns a request into an [`Ask`] and pieces or a whole [`Answer`] into its own words.
 
 mod call;
+mod grammar;
 mod reader;
 mod reading;
 
-use toko_engine::{Chat, Event, Params, Summary, TokenDetails};
+use toko_engine::{
+    Chat, ChatTemplate, Error as EngineError, Event, Form, Params, Summary, TokenDetails,
+};
 
 pub(crate) use reader::Reader;
 pub(crate) use reading::{Calls, Limit, Reading, syntax};
@@ -14,14 +17,33 @@ pub(crate) use reading::{Calls, Limit, Reading, syntax};
 use crate::Backend;
 use crate::backend::{self, Events, Sender};
 use crate::error::ApiError;
+use crate::tools::Tools;
 
 /// A conversation that is to be answered.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) chat: Chat,
     /// One for each choice.
-    pub(crate) params: Vec<Params>,
-    pub(crate) reading: Reading,
+    params: Vec<Params>,
+    reading: Reading,
+    /// The field that holds the answer to something, if any does.
+    demanded_by: String,
+}
+
+/// What an answer has to be.
+#[derive(Debug)]
+pub(crate) struct Format {
+    pub(crate) form: Form,
+    /// The field that demands it.
+    pub(crate) param: String,
+}
+
+/// Functions that may be called.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    pub(crate) tools: Tools,
+    /// The field that offers them.
+    pub(crate) param: &'static str,
 }
 
 /// A part of an answer, in the order in which the model wrote it.
@@ -78,16 +100,55 @@ impl Account {
 }
 
 impl Ask {
+    /// Makes the conversation one in which the functions may be called, and holds its answer to what is demanded.
+    ///
+    /// # Errors
+    /// Functions that the template's model cannot be offered.
+    pub(crate) fn new(
+        mut chat: Chat,
+        mut params: Vec<Params>,
+        offer: Option<&Offer>,
+        format: Option<Format>,
+        template: &ChatTemplate,
+    ) -> Result<Self, ApiError> {
+        let mut calls = None;
+        if let Some(Offer { tools, param }) = offer {
+            calls = Some(tools.calls(param, template)?);
+            chat.tools = Some(tools.definitions());
+        }
+        let reading = Reading::of(template, &chat, calls);
+        let demanded_by = match (&format, offer) {
+            (Some(format), _) => format.param.clone(),
+            (None, offer) => offer.map(|offer| offer.param.to_owned()).unwrap_or_default(),
+        };
+        let tools = offer.map(|offer| &offer.tools);
+        let constraint = grammar::constraint(&reading, format.map(|format| format.form), tools);
+        for params in &mut params {
+            params.constraint.clone_from(&constraint);
+        }
+        Ok(Self { chat, params, reading, demanded_by })
+    }
+
+    /// Returns a reader for one choice.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::new(&self.reading)
+    }
+
     /// Returns a reader for each choice.
     pub(crate) fn readers(&self) -> Vec<Reader> {
-        self.params.iter().map(|_| Reader::new(&self.reading)).collect()
+        self.params.iter().map(|_| self.reader()).collect()
     }
 
     /// Queues the conversation once for each choice; their events go to `sender`.
     ///
     /// After an error some choices may be queued; they are cancelled with the receiver.
     pub(crate) fn start(self, backend: &dyn Backend, sender: &Sender) -> Result<(), ApiError> {
-        Ok(backend::start(backend, &self.chat, self.params, sender)?)
+        backend::start(backend, &self.chat, self.params, sender).map_err(|error| match error {
+            EngineError::Constraint { reason } => {
+                ApiError::Constraint { param: self.demanded_by, reason }
+            }
+            error => error.into(),
+        })
     }
 }
 

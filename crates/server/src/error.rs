@@ -49,6 +49,9 @@ pub(crate) enum ApiError {
     WrongKey,
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// What an answer was to be held to cannot be enforced.
+    #[error("{param}: {reason}")]
+    Constraint { param: String, reason: String },
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// An error about the prompt that stands at `param`.
@@ -151,6 +154,7 @@ impl ApiError {
             Self::InvalidType { param, .. } => Row::bad_request("invalid_type", param),
             Self::InvalidValue { param, .. } => Row::bad_request("invalid_value", param),
             Self::Unsupported { param, .. } => Row::bad_request("unsupported_parameter", param),
+            Self::Constraint { param, .. } => Row::bad_request("invalid_json_schema", param),
             Self::UnknownModel { .. } => Row {
                 param: Some("model"),
                 ..Row::new(S::NOT_FOUND, INVALID_REQUEST, "model_not_found")

@@ -24,6 +24,8 @@ pub(crate) struct Tool {
     pub(crate) description: Option<String>,
     /// A schema; none stands for a function without parameters.
     pub(crate) parameters: Option<Value>,
+    /// Whether each call is held to the schema.
+    pub(crate) strict: bool,
     /// Where the request has the name.
     pub(crate) name_param: String,
     /// Where the request has the parameters.
@@ -37,21 +39,28 @@ pub(crate) enum Choice {
     None,
     /// What it finds right.
     Auto,
+    /// At least one.
+    Required,
+    /// This one.
+    Named(String),
 }
 
 /// What is offered, checked.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    tools: Vec<Tool>,
+    offered: Vec<Tool>,
+    choice: Choice,
     limit: Limit,
 }
 
 impl Tools {
-    /// Checks what a request offers in the field `param`; none when nothing may be called.
+    /// Checks what a request offers in the field `param`, of which the field `chosen_by` chooses; none when nothing may
+    /// be called.
     pub(crate) fn accept(
         param: &str,
         tools: Vec<Tool>,
-        choice: &Choice,
+        chosen_by: &str,
+        choice: Choice,
         limit: Limit,
     ) -> Result<Option<Self>, ApiError> {
         if tools.len() > TOOLS {
@@ -69,19 +78,43 @@ impl Tools {
                 check_parameters(&tool.parameters_param, parameters)?;
             }
         }
-        Ok((!tools.is_empty() && *choice != Choice::None).then_some(Self { tools, limit }))
+        match &choice {
+            Choice::Required if tools.is_empty() => {
+                Err(invalid(chosen_by, format!("needs {param} to choose from")))
+            }
+            Choice::Named(name) if !names.contains(name) => {
+                Err(invalid(chosen_by, format!("names {name:?}, which is not among {param}")))
+            }
+            Choice::None => Ok(None),
+            _ if tools.is_empty() => Ok(None),
+            _ => Ok(Some(Self { offered: tools, choice, limit })),
+        }
+    }
+
+    /// Returns which functions the model may or must call.
+    pub(crate) fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Returns the functions that may be called.
+    pub(crate) fn offered(&self) -> impl Iterator<Item = &Tool> {
+        let is_offered = |tool: &&Tool| match &self.choice {
+            Choice::Named(name) => tool.name == *name,
+            _ => true,
+        };
+        self.offered.iter().filter(is_offered)
     }
 
     /// Returns the functions as chat templates show them.
     pub(crate) fn definitions(&self) -> Value {
-        self.tools.iter().map(Tool::definition).collect()
+        self.offered.iter().map(Tool::definition).collect()
     }
 
     /// Returns how calls are read from an answer of the template's model, or says that `param` cannot be had there.
     pub(crate) fn calls(&self, param: &str, template: &ChatTemplate) -> Result<Calls, ApiError> {
         let syntax =
             answer::syntax(template).map_err(|error| unsupported(param, error.to_string()))?;
-        let names = self.tools.iter().map(|tool| tool.name.clone()).collect();
+        let names = self.offered.iter().map(|tool| tool.name.clone()).collect();
         Ok(Calls { syntax, names, limit: self.limit })
     }
 }

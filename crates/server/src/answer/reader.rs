@@ -13,19 +13,19 @@ use super::{End, Piece};
 use crate::ids;
 
 /// What stands before and behind a part of an answer.
-pub(crate) struct Marks {
-    pub(crate) open: &'static str,
-    pub(crate) close: &'static str,
+pub(super) struct Marks {
+    pub(super) open: &'static str,
+    pub(super) close: &'static str,
 }
 
 /// Encloses what the model thinks before it answers.
-pub(crate) const THOUGHT: Marks = Marks { open: "<think>", close: "</think>" };
+pub(super) const THOUGHT: Marks = Marks { open: "<think>", close: "</think>" };
 
 /// Encloses a call in [`Syntax::Tagged`].
-pub(crate) const CALL: Marks = Marks { open: "<tool_call>", close: "</tool_call>" };
+pub(super) const CALL: Marks = Marks { open: "<tool_call>", close: "</tool_call>" };
 
 /// May stand before calls in [`Syntax::Bare`].
-const CODE: &str = "<|python_tag|>";
+pub(super) const CODE: &str = "<|python_tag|>";
 
 /// Splits the text of one choice into pieces while it comes.
 #[derive(Debug)]

@@ -71,6 +71,14 @@ impl Reading {
             (thoughts, calls) => Self::Marked { thoughts, calls },
         }
     }
+
+    /// Returns where the answer holds thoughts.
+    pub(super) fn thoughts(&self) -> Thoughts {
+        match self {
+            Self::Plain => Thoughts::Unknown,
+            Self::Marked { thoughts, .. } => *thoughts,
+        }
+    }
 }
 
 fn thoughts(template: &ChatTemplate, chat: &Chat) -> Thoughts {

@@ -88,7 +88,7 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
         Delivery::Stream => Some(prompt_tokens(&model, &ask.chat)?),
         Delivery::Whole => None,
     };
-    let reader = Reader::new(&ask.reading);
+    let reader = ask.reader();
     ask.start(&*model.backend, sender)?;
     let heading = Heading { id: format!("msg_{}", ids::unique()), model: model.id.clone(), stop };
     Ok(Begun { heading, prompt_tokens, reader })

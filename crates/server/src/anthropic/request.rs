@@ -12,7 +12,7 @@ use toko_engine::{Chat, Params};
 
 use super::message::{self, Blocks, WireMessage};
 use super::tools::{self, WireChoice, WireTool};
-use crate::answer::{Ask, Reading};
+use crate::answer::{Ask, Offer};
 use crate::body::Object;
 use crate::catalog::Model;
 use crate::error::ApiError;
@@ -98,25 +98,27 @@ impl MessagesRequest {
             sampling: wishes.over("", &model.defaults.sampling)?,
             max_tokens: Some(limit),
             stop: stop.clone(),
+            constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
-            constraint: None,
         };
         let delivery = if self.stream == Some(true) { Delivery::Stream } else { Delivery::Whole };
-        let (chat, reading) = self.conversation(model, now)?;
+        let (chat, offer) = self.conversation(model, now)?;
         if chat.messages.last().is_some_and(|last| last.role == "assistant") {
             let reason = "must not end with the assistant's words, which cannot be continued";
             return Err(invalid("messages", reason));
         }
-        Ok(Accepted { ask: Ask { chat, params: vec![params], reading }, delivery, stop })
+        let template = model.backend.chat_template();
+        let ask = Ask::new(chat, vec![params], offer.as_ref(), None, template)?;
+        Ok(Accepted { ask, delivery, stop })
     }
 
-    /// Returns the conversation, and how its answer is read.
+    /// Returns the conversation, and the functions that its answer may call.
     pub(super) fn conversation(
         self,
         model: &Model,
         now: SystemTime,
-    ) -> Result<(Chat, Reading), ApiError> {
+    ) -> Result<(Chat, Option<Offer>), ApiError> {
         off("output_format", self.output_format.as_ref())?;
         if let Some(Object(config)) = &self.output_config {
             off("output_config.format", config.format.as_ref())?;
@@ -131,15 +133,13 @@ impl MessagesRequest {
         {
             thinking::switch(template, &mut chat, is_wanted);
         }
-        let calls = match tools::accept(self.tools, self.tool_choice)? {
-            Some(tools) => {
-                chat.tools = Some(tools.definitions());
-                Some(tools.calls("tools", template)?)
-            }
-            None => None,
-        };
-        let reading = Reading::of(template, &chat, calls);
-        Ok((chat, reading))
+        let offer = tools::accept(self.tools, self.tool_choice)?
+            .map(|tools| Offer { tools, param: "tools" });
+        if let Some(Offer { tools, param }) = &offer {
+            tools.calls(param, template)?;
+            chat.tools = Some(tools.definitions());
+        }
+        Ok((chat, offer))
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) struct WireTool {
     name: Option<String>,
     description: Option<String>,
     input_schema: Option<Value>,
+    strict: Option<bool>,
 }
 
 /// Which of the tools are to be called.
@@ -24,6 +25,7 @@ pub(super) struct WireTool {
 pub(super) struct WireChoice {
     #[serde(rename = "type")]
     kind: Option<String>,
+    name: Option<String>,
     disable_parallel_tool_use: Option<bool>,
 }
 
@@ -40,7 +42,7 @@ pub(super) fn accept(
     for (index, Object(tool)) in tools.into_iter().flatten().enumerate() {
         offered.push(tool.accept(&format!("tools[{index}]"))?);
     }
-    Tools::accept("tools", offered, &choice, limit)
+    Tools::accept("tools", offered, "tool_choice", choice, limit)
 }
 
 impl WireChoice {
@@ -51,9 +53,8 @@ impl WireChoice {
             None => return Err(missing("tool_choice.type")),
             Some("auto") => Choice::Auto,
             Some("none") => Choice::None,
-            Some("any" | "tool") => {
-                return Err(unsupported("tool_choice", "calls cannot be forced by this server"));
-            }
+            Some("any") => Choice::Required,
+            Some("tool") => Choice::Named(self.name.ok_or_else(|| missing("tool_choice.name"))?),
             Some(other) => {
                 let reason = format!("must be auto, any, tool or none, got {other:?}");
                 return Err(invalid("tool_choice.type", reason));
@@ -79,6 +80,7 @@ impl WireTool {
             name_param: format!("{at}.name"),
             description: self.description,
             parameters: Some(schema),
+            strict: self.strict == Some(true),
             parameters_param: format!("{at}.input_schema"),
         })
     }

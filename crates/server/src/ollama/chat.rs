@@ -13,10 +13,9 @@ use toko_engine::{Chat, Message};
 use super::line::Shape;
 use super::message::WireMessage;
 use super::request::{self, Begun, Common};
-use crate::answer::{Ask, Calls, Limit, Reader, Reading};
+use crate::answer::{Ask, Limit, Offer};
 use crate::backend::Sender;
 use crate::body::{self, Object};
-use crate::catalog::Model;
 use crate::error::ApiError;
 use crate::openai::tools::WireTool;
 use crate::state::Shared;
@@ -48,35 +47,30 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     }
     let model = common.model(shared)?;
     let params = common.params(&model)?;
-    let (mut chat, calls) = conversation(messages, request.tools, &model)?;
+    let (mut chat, offer) = conversation(messages, request.tools)?;
     let template = model.backend.chat_template();
     common.think(template, &mut chat)?;
-    let reading = Reading::of(template, &chat, calls);
-    let reader = Reader::new(&reading);
-    Ask { chat, params: vec![params], reading }.start(&*model.backend, sender)?;
+    let ask = Ask::new(chat, vec![params], offer.as_ref(), None, template)?;
+    let reader = ask.reader();
+    ask.start(&*model.backend, sender)?;
     Ok(common.begun(&model, Shape::Chat, reader))
 }
 
-/// Returns the conversation, and how its answer may call functions.
+/// Returns the conversation, and the functions that its answer may call.
 fn conversation(
     messages: Vec<Object<WireMessage>>,
     tools: Option<Vec<Object<WireTool>>>,
-    model: &Model,
-) -> Result<(Chat, Option<Calls>), ApiError> {
+) -> Result<(Chat, Option<Offer>), ApiError> {
     let messages: Result<Vec<Message>, _> = messages
         .into_iter()
         .enumerate()
         .map(|(index, Object(message))| message.accept(&format!("messages[{index}]")))
         .collect();
-    let mut chat = Chat::new(messages?, SystemTime::now());
+    let chat = Chat::new(messages?, SystemTime::now());
     let mut offered = Vec::new();
     for (index, Object(tool)) in tools.into_iter().flatten().enumerate() {
         offered.push(tool.accept(&format!("tools[{index}]"))?);
     }
-    let Some(tools) = Tools::accept("tools", offered, &Choice::Auto, Limit::Any)? else {
-        return Ok((chat, None));
-    };
-    chat.tools = Some(tools.definitions());
-    let calls = tools.calls("tools", model.backend.chat_template())?;
-    Ok((chat, Some(calls)))
+    let tools = Tools::accept("tools", offered, "tools", Choice::Auto, Limit::Any)?;
+    Ok((chat, tools.map(|tools| Offer { tools, param: "tools" })))
 }

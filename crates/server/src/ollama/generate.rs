@@ -68,9 +68,9 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let mut chat = Chat::new(messages, SystemTime::now());
     common.think(backend.chat_template(), &mut chat)?;
-    let reading = Reading::of(backend.chat_template(), &chat, None);
-    let reader = Reader::new(&reading);
-    Ask { chat, params: vec![params], reading }.start(backend, sender)?;
+    let ask = Ask::new(chat, vec![params], None, None, backend.chat_template())?;
+    let reader = ask.reader();
+    ask.start(backend, sender)?;
     Ok(common.begun(&model, Shape::Generate, reader))
 }
 

@@ -59,9 +59,9 @@ impl Options {
             sampling: wishes.over("options.", &model.defaults.sampling)?,
             max_tokens: self.max_tokens(model.defaults.max_tokens)?,
             stop: stop_texts("options.stop", stop)?,
+            constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
-            constraint: None,
         })
     }
 

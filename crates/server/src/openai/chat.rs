@@ -88,7 +88,7 @@ fn start(
     let controls: Controls = body::parse(bytes)?;
     let model = request.model(shared)?;
     let Accepted { ask, shape } =
-        request::accept(request, &controls, body::parse(bytes)?, &model, now)?;
+        request::accept(request, &controls, body::parse(bytes)?, body::parse(bytes)?, &model, now)?;
     let readers = ask.readers();
     ask.start(&*model.backend, sender)?;
     Ok(Begun { heading: Heading::new("chatcmpl", now, &model), shape, readers })

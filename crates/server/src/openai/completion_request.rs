@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
-use toko_engine::{Opening, Params, Prompt};
+use toko_engine::{Constraint, Opening, Params, Prompt};
 
 use super::controls::{Controls, Delivery};
+use super::structure::WireStructure;
 use crate::Backend;
 use crate::catalog::Model;
 use crate::error::ApiError;
@@ -54,6 +55,8 @@ pub(super) struct Accepted {
     /// At least one, in the order of the choices.
     pub(super) prompts: Vec<Start>,
     pub(super) params: Params,
+    /// The field that holds the answers to something, if any does.
+    pub(super) demanded_by: String,
     pub(super) delivery: Delivery,
 }
 
@@ -70,21 +73,24 @@ pub(super) struct Start {
 pub(super) fn accept(
     request: CompletionRequest,
     controls: &Controls,
+    structure: WireStructure,
     model: &Model,
 ) -> Result<Accepted, ApiError> {
     request.refuse_extensions()?;
     controls.refuse_extensions()?;
+    let format = structure.accept()?;
+    let demanded_by = format.as_ref().map(|format| format.param.clone()).unwrap_or_default();
     let params = Params {
         sampling: controls.sampling(&model.defaults)?,
         max_tokens: Some(at_least("max_tokens", request.max_tokens, 0)?.unwrap_or(MAX_TOKENS)),
         stop: controls.stop_texts()?,
-        constraint: None,
+        constraint: format.map(|format| Constraint::from(format.form)),
         logit_bias: Vec::new(),
         logprobs: None,
     };
     let prompts = request.prompt.ok_or_else(|| missing("prompt"))?;
     let prompts = prompts.accept(&*model.backend, request.echo.unwrap_or(false))?;
-    Ok(Accepted { prompts, params, delivery: controls.delivery() })
+    Ok(Accepted { prompts, params, demanded_by, delivery: controls.delivery() })
 }
 
 impl CompletionRequest {

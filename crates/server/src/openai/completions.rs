@@ -13,7 +13,7 @@ use axum::response::sse::Event as Frame;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Summary, TokenDetails};
+use toko_engine::{Error as EngineError, Summary, TokenDetails};
 
 use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
 use super::completion_request::{self, CompletionRequest};
@@ -66,12 +66,17 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let request: CompletionRequest = body::parse(bytes)?;
     let controls: Controls = body::parse(bytes)?;
     let model = request.model(shared)?;
-    let accepted = completion_request::accept(request, &controls, &model)?;
+    let accepted = completion_request::accept(request, &controls, body::parse(bytes)?, &model)?;
     let backend = &*model.backend;
     let mut echoes = Vec::with_capacity(accepted.prompts.len());
     for (choice, start) in accepted.prompts.into_iter().enumerate() {
         backend::start_choice(backend, choice, start.prompt, accepted.params.clone(), sender)
-            .map_err(|error| ApiError::Prompt { param: start.param, error })?;
+            .map_err(|error| match error {
+                EngineError::Constraint { reason } => {
+                    ApiError::Constraint { param: accepted.demanded_by.clone(), reason }
+                }
+                error => ApiError::Prompt { param: start.param, error },
+            })?;
         echoes.push(start.echo);
     }
     let heading = Heading::new("cmpl", SystemTime::now(), &model);

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::sampling::Wishes;
 use crate::state::Defaults;
 use crate::text_or::TextOr;
-use crate::validate::{invalid, missing, off, stop_texts, unsupported, within};
+use crate::validate::{invalid, off, stop_texts, unsupported, within};
 
 /// The common fields; `null` is the same as absent everywhere.
 #[derive(Debug, Deserialize)]
@@ -33,14 +33,6 @@ pub(super) struct Controls {
     seed: Option<i64>,
 
     // What follows is checked, and refused unless it asks for what happens anyway.
-    response_format: Option<Object<ResponseFormat>>,
-    grammar: Option<Value>,
-    json_schema: Option<Value>,
-    structured_outputs: Option<Value>,
-    guided_json: Option<Value>,
-    guided_regex: Option<Value>,
-    guided_choice: Option<Value>,
-    guided_grammar: Option<Value>,
     ignore_eos: Option<Value>,
     min_tokens: Option<Value>,
     mirostat: Option<Value>,
@@ -52,12 +44,6 @@ pub(super) struct Controls {
 #[derive(Debug, Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    #[serde(rename = "type")]
-    kind: Option<String>,
 }
 
 /// How the client wants its answer.
@@ -120,37 +106,14 @@ impl Controls {
         }
     }
 
-    /// Refuses what would constrain or bend an answer in a way that is not implemented.
+    /// Refuses what would bend an answer in a way that is not implemented.
     pub(super) fn refuse_extensions(&self) -> Result<(), ApiError> {
-        if let Some(Object(format)) = &self.response_format {
-            match format.kind.as_deref() {
-                Some("text") => {}
-                None => return Err(missing("response_format.type")),
-                Some("json_object" | "json_schema" | "grammar" | "structural_tag") => {
-                    return Err(unsupported(
-                        "response_format",
-                        "answers cannot be constrained by this server",
-                    ));
-                }
-                Some(other) => {
-                    let reason = format!("must be text, json_object or json_schema, got {other:?}");
-                    return Err(invalid("response_format.type", reason));
-                }
-            }
-        }
         if within("typical_p", self.typical_p, &(0.0..=1.0), "between 0 and 1")?
             .is_some_and(|p| p < 1.0)
         {
             return Err(unsupported("typical_p", "is not supported by this server"));
         }
         let rest = [
-            ("grammar", &self.grammar),
-            ("json_schema", &self.json_schema),
-            ("structured_outputs", &self.structured_outputs),
-            ("guided_json", &self.guided_json),
-            ("guided_regex", &self.guided_regex),
-            ("guided_choice", &self.guided_choice),
-            ("guided_grammar", &self.guided_grammar),
             ("ignore_eos", &self.ignore_eos),
             ("min_tokens", &self.min_tokens),
             ("mirostat", &self.mirostat),

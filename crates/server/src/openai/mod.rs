@@ -9,4 +9,5 @@ mod message;
 pub(crate) mod models;
 mod request;
 mod stream;
+mod structure;
 pub(crate) mod tools;

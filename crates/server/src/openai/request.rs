@@ -13,8 +13,9 @@ use toko_engine::{Chat, Message, Params, Sampling};
 use super::controls::{Controls, Delivery};
 use super::logprobs;
 use super::message::WireMessage;
+use super::structure::WireStructure;
 use super::tools::{CallShape, Offered, WireTools};
-use crate::answer::{Ask, Reading};
+use crate::answer::{Ask, Offer};
 use crate::body::Object;
 use crate::catalog::Model;
 use crate::error::ApiError;
@@ -74,6 +75,7 @@ pub(super) struct Shape {
 pub(super) fn accept(
     request: ChatRequest,
     controls: &Controls,
+    structure: WireStructure,
     tools: WireTools,
     model: &Model,
     now: SystemTime,
@@ -90,6 +92,7 @@ pub(super) fn accept(
         logprobs: request.logprobs()?,
     };
     controls.refuse_extensions()?;
+    let format = structure.accept()?;
     let offered = tools.accept()?;
     let shape = Shape {
         delivery: controls.delivery(),
@@ -98,17 +101,10 @@ pub(super) fn accept(
         calls: offered.as_ref().map_or(CallShape::ToolCalls, |offered| offered.shape),
     };
     let params = (0..).take(shape.choices).map(|index| choice(&params, index)).collect();
-    let template = model.backend.chat_template();
-    let mut chat = request.conversation(now)?;
-    let calls = match &offered {
-        Some(Offered { tools, param, .. }) => {
-            chat.tools = Some(tools.definitions());
-            Some(tools.calls(param, template)?)
-        }
-        None => None,
-    };
-    let reading = Reading::of(template, &chat, calls);
-    Ok(Accepted { ask: Ask { chat, params, reading }, shape })
+    let chat = request.conversation(now)?;
+    let offer = offered.as_ref().map(|offered| &offered.offer);
+    let ask = Ask::new(chat, params, offer, format, model.backend.chat_template())?;
+    Ok(Accepted { ask, shape })
 }
 
 /// Returns the parameters of one choice: each has a seed of its own, from which it can be had alone.
@@ -126,7 +122,7 @@ pub(super) fn accept_unanswered(
 ) -> Result<(Arc<Model>, Chat), ApiError> {
     let model = shared.model_or_default(request.model.as_deref())?;
     let mut chat = request.conversation(now)?;
-    if let Some(Offered { tools, param, .. }) = tools.accept()? {
+    if let Some(Offered { offer: Offer { tools, param }, .. }) = tools.accept()? {
         tools.calls(param, model.backend.chat_template())?;
         chat.tools = Some(tools.definitions());
     }

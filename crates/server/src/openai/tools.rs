@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::answer::Limit;
+use crate::answer::{Limit, Offer};
 use crate::body::Object;
 use crate::error::ApiError;
 use crate::tools::{Choice, Tool, Tools};
@@ -31,6 +31,7 @@ struct WireFunction {
     name: Option<String>,
     description: Option<String>,
     parameters: Option<Value>,
+    strict: Option<bool>,
 }
 
 /// How calls are told to the client.
@@ -42,12 +43,10 @@ pub(super) enum CallShape {
     FunctionCall,
 }
 
-/// Functions that may be called.
+/// Functions that may be called, and what the client wants to hear of it.
 #[derive(Debug)]
 pub(super) struct Offered {
-    pub(super) tools: Tools,
-    /// The field that offers them.
-    pub(super) param: &'static str,
+    pub(super) offer: Offer,
     pub(super) shape: CallShape,
 }
 
@@ -68,10 +67,10 @@ impl WireTools {
         if !tools.is_empty() && !functions.is_empty() {
             return Err(invalid("functions", "must not be sent beside tools"));
         }
-        let offered = |param, shape| move |tools| Offered { tools, param, shape };
-        let current = Tools::accept("tools", tools, &current, limit)?
+        let offered = |param, shape| move |tools| Offered { offer: Offer { tools, param }, shape };
+        let current = Tools::accept("tools", tools, "tool_choice", current, limit)?
             .map(offered("tools", CallShape::ToolCalls));
-        let older = Tools::accept("functions", functions, &older, Limit::One)?
+        let older = Tools::accept("functions", functions, "function_call", older, Limit::One)?
             .map(offered("functions", CallShape::FunctionCall));
         Ok(current.or(older))
     }
@@ -79,18 +78,48 @@ impl WireTools {
 
 /// Reads a choice of tools.
 fn choice(param: &str, choice: Option<Value>) -> Result<Choice, ApiError> {
-    match choice {
-        None => Ok(Choice::Auto),
-        Some(Value::String(word)) if word == "none" => Ok(Choice::None),
-        Some(Value::String(word)) if word == "auto" => Ok(Choice::Auto),
-        Some(Value::String(word)) if word != "required" => {
-            Err(invalid(param, format!("must be none, auto or required, got {word:?}")))
+    let fields = match choice {
+        None => return Ok(Choice::Auto),
+        Some(Value::String(word)) => {
+            return match word.as_str() {
+                "none" => Ok(Choice::None),
+                "auto" => Ok(Choice::Auto),
+                "required" => Ok(Choice::Required),
+                _ => Err(invalid(param, format!("must be none, auto or required, got {word:?}"))),
+            };
         }
-        Some(Value::String(_) | Value::Object(_)) => {
-            Err(unsupported(param, "calls cannot be forced by this server"))
-        }
+        Some(Value::Object(fields)) => fields,
         Some(_) => {
             let reason = "must be a string or an object".to_owned();
+            return Err(ApiError::InvalidType { param: param.to_owned(), reason });
+        }
+    };
+    // The older spelling names the function directly.
+    let (holder, at) = match fields.get("type").and_then(Value::as_str) {
+        Some("function") => (fields.get("function"), format!("{param}.function")),
+        Some(kind @ ("allowed_tools" | "custom")) => {
+            let reason = format!("{kind} is not supported by this server");
+            return Err(unsupported(format!("{param}.type"), reason));
+        }
+        Some(other) => {
+            let reason = format!("must be function, got {other:?}");
+            return Err(invalid(format!("{param}.type"), reason));
+        }
+        None if fields.contains_key("name") => {
+            return named(fields.get("name"), &format!("{param}.name"));
+        }
+        None => return Err(ApiError::Missing { param: format!("{param}.type") }),
+    };
+    let Some(holder) = holder else { return Err(ApiError::Missing { param: at }) };
+    named(holder.get("name"), &format!("{at}.name"))
+}
+
+fn named(name: Option<&Value>, param: &str) -> Result<Choice, ApiError> {
+    match name {
+        None => Err(ApiError::Missing { param: param.to_owned() }),
+        Some(Value::String(name)) => Ok(Choice::Named(name.clone())),
+        Some(_) => {
+            let reason = "must be a string".to_owned();
             Err(ApiError::InvalidType { param: param.to_owned(), reason })
         }
     }
@@ -120,6 +149,7 @@ impl WireFunction {
             name,
             description: self.description,
             parameters: self.parameters,
+            strict: self.strict == Some(true),
             name_param,
             parameters_param: format!("{at}.parameters"),
         })

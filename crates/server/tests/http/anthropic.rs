@@ -266,9 +266,9 @@ async fn sampling_fields_reach_the_engine_and_the_rest_are_defaults() {
         sampling: sampling(),
         max_tokens: Some(9),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
-        constraint: None,
     };
     let nothing = json!({
         "system": null, "temperature": null, "top_k": null, "top_p": null, "stop_sequences": null, "stream": null,

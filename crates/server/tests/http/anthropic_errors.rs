@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toko_engine::{Error, Event};
 use toko_server::ApiKey;
 
-use crate::anthropic::{COUNT, MESSAGES, TEMPLATE, ask, events, tools};
+use crate::anthropic::{COUNT, MESSAGES, TEMPLATE, ask, events};
 use crate::client::{Answer, exchange, post};
 use crate::fake::{Fake, Server, laid_over, tell, text};
 
@@ -139,7 +139,9 @@ async fn bad_fields_are_refused_by_name() {
         (json!({"tool_choice": "auto"}), "tool_choice"),
         (json!({"tool_choice": {}}), "tool_choice.type"),
         (json!({"tool_choice": {"type": "some"}}), "tool_choice.type"),
-        (json!({"tools": tools(), "tool_choice": {"type": "any"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name"),
+        (json!({"tool_choice": {"type": "tool", "name": "f"}}), "tool_choice"),
     ];
     check_refused(&cases).await;
 }

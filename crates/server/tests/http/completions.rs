@@ -289,12 +289,6 @@ async fn fields_of_a_completion_are_refused_by_name_before_the_engine_hears_of_t
         ("unsupported_parameter", json!({"logprobs": 0}), "logprobs"),
         ("unsupported_parameter", json!({"suffix": "x"}), "suffix"),
         ("unsupported_parameter", json!({"logit_bias": {"5": 1}}), "logit_bias"),
-        ("unsupported_parameter", json!({"grammar": "root ::= \"a\""}), "grammar"),
-        (
-            "unsupported_parameter",
-            json!({"response_format": {"type": "json_object"}}),
-            "response_format",
-        ),
         ("unsupported_parameter", json!({"ignore_eos": true}), "ignore_eos"),
     ];
     let fake = Arc::new(Fake::saying(&["never"]));

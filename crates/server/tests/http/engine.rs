@@ -26,7 +26,7 @@ pub(crate) async fn serve_embedded() -> Server {
 }
 
 /// A greedy request for the answer to one question.
-fn question(text: &str, fields: Value) -> Value {
+pub(crate) fn question(text: &str, fields: Value) -> Value {
     let Value::Object(fields) = fields else { panic!("fields are an object") };
     let mut request = json!({
         "model": "default",

@@ -22,4 +22,5 @@ mod models;
 mod ollama;
 mod queue;
 mod stream;
+mod structure;
 mod tools;

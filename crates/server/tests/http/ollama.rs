@@ -182,9 +182,9 @@ async fn options_reach_the_engine_and_the_rest_are_defaults() {
         sampling: sampling(),
         max_tokens: Some(77),
         stop: Vec::new(),
+        constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
-        constraint: None,
     };
     for nothing in [
         json!({}),
