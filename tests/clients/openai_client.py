@@ -248,6 +248,47 @@ def bad_completions_are_bad_requests_that_name_the_field(client):
 
 
 @check
+def a_response_is_the_known_answer_whole_and_streamed(client):
+    fields = {"model": "default", "input": FRANCE[0], "temperature": 0}
+    response = client.responses.create(**fields)
+    expect(response.output_text == FRANCE[1] and response.status == "completed", response)
+    expect(response.id.startswith("resp_") and response.usage.input_tokens == 17, response)
+    events = list(client.responses.create(stream=True, **fields))
+    expect([event.sequence_number for event in events] == list(range(len(events))), events)
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    expect("".join(deltas) == FRANCE[1] and len(deltas) > 2, deltas)
+    with client.responses.stream(**fields) as stream:
+        kinds = [event.type for event in stream]
+        collected = stream.get_final_response()
+    expect(kinds[0] == "response.created" and kinds[-1] == "response.completed", kinds)
+    expect(collected.output_text == FRANCE[1] and collected.usage.output_tokens == response.usage.output_tokens, collected)
+    counted = client.responses.input_tokens.count(model="default", input=FRANCE[0])
+    expect(counted.input_tokens == 17, counted)
+
+
+@check
+def a_response_that_is_cut_is_incomplete_and_instructions_are_enough(client):
+    response = client.responses.create(model="default", instructions="Be kind.", max_output_tokens=3)
+    expect(response.status == "incomplete" and response.usage.output_tokens == 3, response)
+    expect(response.incomplete_details.reason == "max_output_tokens", response)
+
+
+@check
+def the_strict_client_accepts_responses(client):
+    strict = openai.OpenAI(base_url=client.base_url, api_key="none", _strict_response_validation=True)
+    fields = {"model": "default", "input": FRANCE[0], "temperature": 0}
+    expect(strict.responses.create(**fields).output_text == FRANCE[1], "another answer")
+    expect(len(list(strict.responses.create(stream=True, **fields))) > 8, "too few events")
+
+
+@check
+def responses_that_need_a_store_are_refused(client):
+    for field, value in (("previous_response_id", "resp_1"), ("conversation", "conv_1"), ("background", True)):
+        call = lambda field=field, value=value: client.responses.create(model="default", input="Hi", **{field: value})
+        refused(openai.BadRequestError, 400, "unsupported_parameter", field, call)
+
+
+@check
 def models_are_listed_and_found(client):
     listed = list(client.models.list())
     expect(len(listed) == 1 and listed[0].object == "model" and listed[0].created > 1_700_000_000, listed)

@@ -257,3 +257,9 @@ pub(crate) async fn one(
         () = cut => Err(ApiError::ShuttingDown),
     }
 }
+
+/// Counts the tokens of the prompt that a conversation becomes.
+pub(crate) fn prompt_tokens(backend: &dyn Backend, chat: &Chat) -> Result<usize, ApiError> {
+    let prompt = backend.chat_template().prompt(backend.tokenizer(), chat);
+    Ok(prompt.map_err(toko_engine::Error::from)?.len())
+}

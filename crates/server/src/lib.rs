@@ -134,6 +134,8 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/api/models/unload/{*id}", post(admin::unload_named))
         .route("/running", get(admin::running))
         .route("/admin/v1/queue", get(admin::queue))
+        .route("/v1/responses", post(openai::responses::create))
+        .route("/v1/responses/input_tokens", post(openai::responses::input_tokens))
         .route("/v1/messages", post(anthropic::messages::create))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .merge(ollama::routes())

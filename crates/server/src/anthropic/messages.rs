@@ -10,13 +10,11 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Chat, Error};
 
 use super::request::{Accepted, Delivery, MessagesRequest};
 use super::stream::{self, Events};
 use crate::answer::{Account, Answer, Call, End, Reader};
 use crate::backend::Sender;
-use crate::catalog::Model;
 use crate::error::ApiError;
 use crate::state::Shared;
 use crate::{answer, body, ids, intake, sse};
@@ -62,13 +60,7 @@ fn count(shared: &Shared, bytes: &[u8]) -> Result<Value, ApiError> {
     let request: MessagesRequest = body::parse(bytes)?;
     let model = request.model(shared)?;
     let (chat, _) = request.conversation(&model, SystemTime::now())?;
-    Ok(json!({"input_tokens": prompt_tokens(&model, &chat)?}))
-}
-
-fn prompt_tokens(model: &Model, chat: &Chat) -> Result<usize, ApiError> {
-    let backend = &model.backend;
-    let prompt = backend.chat_template().prompt(backend.tokenizer(), chat).map_err(Error::from)?;
-    Ok(prompt.len())
+    Ok(json!({"input_tokens": answer::prompt_tokens(&*model.backend, &chat)?}))
 }
 
 /// An answer whose events are on their way.
@@ -85,7 +77,7 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let model = request.model(shared)?;
     let Accepted { ask, delivery, stop } = request.accept(&model, SystemTime::now())?;
     let prompt_tokens = match delivery {
-        Delivery::Stream => Some(prompt_tokens(&model, &ask.chat)?),
+        Delivery::Stream => Some(answer::prompt_tokens(&*model.backend, &ask.chat)?),
         Delivery::Whole => None,
     };
     let reader = ask.reader();

@@ -8,11 +8,11 @@ use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde_json::Value;
-use toko_engine::{Chat, Params};
+use toko_engine::{Chat, Form, Params};
 
 use super::message::{self, Blocks, WireMessage};
 use super::tools::{self, WireChoice, WireTool};
-use crate::answer::{Ask, Offer};
+use crate::answer::{Ask, Format, Offer};
 use crate::body::Object;
 use crate::catalog::Model;
 use crate::error::ApiError;
@@ -38,9 +38,11 @@ pub(super) struct MessagesRequest {
     top_k: Option<i64>,
     top_p: Option<f32>,
 
-    // What follows is checked, and refused unless it asks for what happens anyway.
     output_config: Option<Object<OutputConfig>>,
-    output_format: Option<Value>,
+    /// An older place for the format.
+    output_format: Option<Object<OutputFormat>>,
+
+    // What follows is checked, and refused unless it asks for what happens anyway.
     container: Option<Value>,
     mcp_servers: Option<Value>,
 }
@@ -55,7 +57,14 @@ struct Thinking {
 
 #[derive(Debug, Deserialize)]
 struct OutputConfig {
-    format: Option<Value>,
+    format: Option<Object<OutputFormat>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OutputFormat {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    schema: Option<Value>,
 }
 
 /// A request that can be answered.
@@ -103,14 +112,25 @@ impl MessagesRequest {
             logprobs: None,
         };
         let delivery = if self.stream == Some(true) { Delivery::Stream } else { Delivery::Whole };
+        let format = self.format()?;
         let (chat, offer) = self.conversation(model, now)?;
         if chat.messages.last().is_some_and(|last| last.role == "assistant") {
             let reason = "must not end with the assistant's words, which cannot be continued";
             return Err(invalid("messages", reason));
         }
         let template = model.backend.chat_template();
-        let ask = Ask::new(chat, vec![params], offer.as_ref(), None, template)?;
+        let ask = Ask::new(chat, vec![params], offer.as_ref(), format, template)?;
         Ok(Accepted { ask, delivery, stop })
+    }
+
+    /// Returns the form that the text of the answer has to have.
+    fn format(&self) -> Result<Option<Format>, ApiError> {
+        let current = self.output_config.as_ref().and_then(|Object(config)| config.format.as_ref());
+        match (current, &self.output_format) {
+            (Some(Object(format)), _) => format.accept("output_config.format").map(Some),
+            (None, Some(Object(format))) => format.accept("output_format").map(Some),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Returns the conversation, and the functions that its answer may call.
@@ -119,10 +139,6 @@ impl MessagesRequest {
         model: &Model,
         now: SystemTime,
     ) -> Result<(Chat, Option<Offer>), ApiError> {
-        off("output_format", self.output_format.as_ref())?;
-        if let Some(Object(config)) = &self.output_config {
-            off("output_config.format", config.format.as_ref())?;
-        }
         off("container", self.container.as_ref())?;
         off("mcp_servers", self.mcp_servers.as_ref())?;
         let template = model.backend.chat_template();
@@ -140,6 +156,23 @@ impl MessagesRequest {
             chat.tools = Some(tools.definitions());
         }
         Ok((chat, offer))
+    }
+}
+
+impl OutputFormat {
+    fn accept(&self, at: &str) -> Result<Format, ApiError> {
+        match self.kind.as_deref() {
+            None => Err(missing(format!("{at}.type"))),
+            Some("json_schema") => {
+                let param = format!("{at}.schema");
+                let schema = self.schema.clone().ok_or_else(|| missing(&*param))?;
+                Ok(Format { form: Form::Json(schema), param })
+            }
+            Some(other) => {
+                let reason = format!("must be json_schema, got {other:?}");
+                Err(invalid(format!("{at}.type"), reason))
+            }
+        }
     }
 }
 

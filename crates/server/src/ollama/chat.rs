@@ -50,7 +50,7 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let (mut chat, offer) = conversation(messages, request.tools)?;
     let template = model.backend.chat_template();
     common.think(template, &mut chat)?;
-    let ask = Ask::new(chat, vec![params], offer.as_ref(), None, template)?;
+    let ask = Ask::new(chat, vec![params], offer.as_ref(), common.format()?, template)?;
     let reader = ask.reader();
     ask.start(&*model.backend, sender)?;
     Ok(common.begun(&model, Shape::Chat, reader))

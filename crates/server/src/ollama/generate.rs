@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use toko_engine::{Chat, Message};
+use toko_engine::{Chat, Error, Message, Params};
 
 use super::line::Shape;
 use super::request::{self, Begun, Common};
@@ -57,7 +57,13 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let params = common.params(&model)?;
     let backend = &*model.backend;
     if request.raw == Some(true) {
-        let at_prompt = |error| ApiError::Prompt { param: "prompt".to_owned(), error };
+        let params = Params { constraint: common.format()?.map(|it| it.form.into()), ..params };
+        let at_prompt = |error| match error {
+            Error::Constraint { reason } => {
+                ApiError::Constraint { param: "format".to_owned(), reason }
+            }
+            error => ApiError::Prompt { param: "prompt".to_owned(), error },
+        };
         backend::start_choice(backend, 0, backend.text_prompt(&prompt), params, sender)
             .map_err(at_prompt)?;
         let reader = Reader::new(&Reading::Plain);
@@ -68,7 +74,8 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
     let mut chat = Chat::new(messages, SystemTime::now());
     common.think(backend.chat_template(), &mut chat)?;
-    let ask = Ask::new(chat, vec![params], None, None, backend.chat_template())?;
+    let format = common.format()?;
+    let ask = Ask::new(chat, vec![params], None, format, backend.chat_template())?;
     let reader = ask.reader();
     ask.start(backend, sender)?;
     Ok(common.begun(&model, Shape::Generate, reader))

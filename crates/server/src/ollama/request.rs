@@ -7,13 +7,13 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Chat, ChatTemplate, Params};
+use toko_engine::{Chat, ChatTemplate, Form, Params};
 
 use super::line::{Lines, Readiness, Shape};
 use super::options::Options;
-use crate::answer::{self, Reader};
+use crate::answer::{self, Format, Reader};
 use crate::backend::Sender;
 use crate::body::Object;
 use crate::catalog::{Entry, Model};
@@ -33,9 +33,10 @@ pub(super) struct Common {
     options: Option<Object<Options>>,
     think: Option<Value>,
     keep_alive: Option<Value>,
+    /// `json`, or a schema.
+    format: Option<Value>,
 
     // What follows is refused unless it asks for what happens anyway.
-    format: Option<Value>,
     logprobs: Option<Value>,
 }
 
@@ -114,7 +115,7 @@ impl Common {
 
     /// Refuses what would bend an answer in a way that is not implemented.
     pub(super) fn check(&self) -> Result<(), ApiError> {
-        off("format", self.format.as_ref())?;
+        self.format()?;
         off("logprobs", self.logprobs.as_ref())?;
         self.keep_alive().map(|_| ())
     }
@@ -136,6 +137,20 @@ impl Common {
         }
         let is_zero = digits.iter().all(|&digit| digit == '0');
         Ok(Some(if is_zero { KeepAlive::Zero } else { KeepAlive::Longer }))
+    }
+
+    /// Returns the form that the text of an answer has to have.
+    pub(super) fn format(&self) -> Result<Option<Format>, ApiError> {
+        let schema = match &self.format {
+            None => return Ok(None),
+            Some(Value::String(word)) if word.is_empty() => return Ok(None),
+            Some(Value::String(word)) if word == "json" => json!({"type": "object"}),
+            Some(schema @ Value::Object(_)) => schema.clone(),
+            Some(other) => {
+                return Err(invalid("format", format!("must be json or a schema, got {other}")));
+            }
+        };
+        Ok(Some(Format { form: Form::Json(schema), param: "format".to_owned() }))
     }
 
     /// Returns the parameters of an answer.

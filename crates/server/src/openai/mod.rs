@@ -8,6 +8,7 @@ mod logprobs;
 mod message;
 pub(crate) mod models;
 mod request;
+pub(crate) mod responses;
 mod stream;
 mod structure;
 pub(crate) mod tools;

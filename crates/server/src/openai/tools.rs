@@ -77,7 +77,7 @@ impl WireTools {
 }
 
 /// Reads a choice of tools.
-fn choice(param: &str, choice: Option<Value>) -> Result<Choice, ApiError> {
+pub(super) fn choice(param: &str, choice: Option<Value>) -> Result<Choice, ApiError> {
     let fields = match choice {
         None => return Ok(Choice::Auto),
         Some(Value::String(word)) => {

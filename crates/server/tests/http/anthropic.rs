@@ -12,6 +12,7 @@ use crate::anthropic_errors::check_error;
 use crate::client::{Answer, Connection, get, post};
 use crate::engine::serve_embedded;
 use crate::fake::{Fake, Server, laid_over, sampling, summary, tell, text};
+use crate::responses::{check_city, city};
 
 pub(crate) const MESSAGES: &str = "/v1/messages";
 pub(crate) const COUNT: &str = "/v1/messages/count_tokens";
@@ -468,4 +469,23 @@ async fn the_real_engine_answers_and_its_account_adds_up() {
     let message = post(server.address, MESSAGES, &stopped).await.json();
     assert_eq!(message["content"][0]["text"], "Paris is the");
     assert_eq!(message["stop_sequence"], " capital");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_holds_the_text_and_a_tool_is_called_when_it_has_to_be() {
+    let server = serve_embedded().await;
+    let format = json!({"type": "json_schema", "schema": city()});
+    for place in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
+        let request = ask(laid_over(json!({"max_tokens": 60}), place));
+        let message = post(server.address, MESSAGES, &request).await.json();
+        check_city(message["content"][0]["text"].as_str().unwrap());
+    }
+    let tool = json!({"name": "look", "input_schema": city(), "strict": true});
+    for choice in [json!({"type": "any"}), json!({"type": "tool", "name": "look"})] {
+        let fields = json!({"max_tokens": 90, "tools": [tool], "tool_choice": choice});
+        let message = post(server.address, MESSAGES, &ask(fields)).await.json();
+        assert_eq!(message["stop_reason"], "tool_use", "{message}");
+        assert_eq!(message["content"][0]["name"], "look");
+        check_city(&message["content"][0]["input"].to_string());
+    }
 }

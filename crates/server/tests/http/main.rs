@@ -21,6 +21,7 @@ mod metrics;
 mod models;
 mod ollama;
 mod queue;
+mod responses;
 mod stream;
 mod structure;
 mod tools;

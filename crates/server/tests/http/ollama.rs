@@ -12,6 +12,7 @@ use crate::anthropic::TEMPLATE;
 use crate::client::{Answer, Connection, exchange, get, post};
 use crate::engine::serve_embedded;
 use crate::fake::{Fake, Server, laid_over, sampling, summary, tell, text};
+use crate::responses::{check_city, city};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -286,8 +287,8 @@ async fn bad_fields_are_refused_by_name_before_the_engine_hears_of_them() {
         (json!({"model": ""}), "model"),
         (json!({"model": 1}), "model"),
         (json!({"stream": "no"}), "stream"),
-        (json!({"format": "json"}), "format"),
-        (json!({"format": {"type": "object"}}), "format"),
+        (json!({"format": "poem"}), "format"),
+        (json!({"format": true}), "format"),
         (json!({"keep_alive": {}}), "keep_alive"),
         (json!({"keep_alive": "soon"}), "keep_alive"),
         (json!({"think": "much"}), "think"),
@@ -382,20 +383,75 @@ async fn models_are_listed_and_described() {
     let mut tags = get(server.address, "/api/tags").await.json();
     let digest = tags["models"][0]["digest"].take();
     assert!(digest.as_str().is_some_and(|digest| digest.len() == 64), "{digest}");
-    insta::assert_snapshot!(format!("{tags:#}"), @"");
+    insta::assert_snapshot!(format!("{tags:#}"), @r#"
+    {
+      "models": [
+        {
+          "name": "org/model:q1",
+          "model": "org/model:q1",
+          "modified_at": "2023-11-14T22:13:20Z",
+          "size": 500,
+          "digest": null,
+          "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "qwen3",
+            "families": [
+              "qwen3"
+            ],
+            "parameter_size": "1K",
+            "quantization_level": "unknown"
+          }
+        }
+      ]
+    }
+    "#);
     let running = get(server.address, "/api/ps").await.json()["models"][0].take();
     assert_eq!((&running["digest"], &running["size_vram"]), (&digest, &json!(0)));
     assert_eq!(
         (&running["context_length"], &running["name"]),
         (&json!(64), &json!("org/model:q1"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_described_by_either_word_for_its_name() {
+    let server = Server::saying(&["never"]).await;
     let version = get(server.address, "/api/version").await.json();
     assert!(version["version"].as_str().is_some_and(|version| version.split('.').count() == 3));
-    for request in [json!({"model": "default"}), json!({"name": "org/model:q1", "model": ""})] {
-        let mut shown = post(server.address, "/api/show", &request).await.json();
-        assert!(shown["template"].take().as_str().unwrap().contains("messages"));
-        insta::assert_snapshot!(format!("{shown:#}"), @"");
+    let mut shown = post(server.address, "/api/show", &json!({"model": "default"})).await.json();
+    let older = json!({"name": "org/model:q1", "model": ""});
+    assert_eq!(post(server.address, "/api/show", &older).await.json(), shown);
+    assert!(shown["template"].take().as_str().unwrap().contains("messages"));
+    insta::assert_snapshot!(format!("{shown:#}"), @r#"
+    {
+      "modelfile": "FROM org/model:q1\n",
+      "parameters": "num_ctx 64\n",
+      "template": null,
+      "details": {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "qwen3",
+        "families": [
+          "qwen3"
+        ],
+        "parameter_size": "1K",
+        "quantization_level": "unknown"
+      },
+      "model_info": {
+        "general.architecture": "qwen3",
+        "general.basename": "Scripted",
+        "general.parameter_count": 1000,
+        "qwen3.context_length": 128,
+        "qwen3.embedding_length": 8
+      },
+      "capabilities": [
+        "completion",
+        "tools"
+      ],
+      "modified_at": "2023-11-14T22:13:20Z"
     }
+    "#);
     check_error(&post(server.address, "/api/show", &json!({"model": "nope"})).await, 404);
     check_error(&post(server.address, "/api/show", &json!({})).await, 400);
 }
@@ -527,4 +583,22 @@ async fn the_real_engine_answers_chats_and_raw_prompts() {
     let answer = post(server.address, GENERATE, &raw).await.json();
     assert_eq!(answer["response"], "Paris is the capital of France.");
     assert_eq!(answer["eval_count"], last["eval_count"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_format_holds_the_text_and_one_that_cannot_is_refused() {
+    let server = serve_embedded().await;
+    let options = json!({"num_predict": 60});
+    let fields = json!({"format": city(), "stream": false, "options": options});
+    let answer = post(server.address, CHAT, &ask(fields.clone())).await.json();
+    check_city(answer["message"]["content"].as_str().unwrap());
+    for raw in [false, true] {
+        let request = prompt(laid_over(fields.clone(), json!({"raw": raw})));
+        let answer = post(server.address, GENERATE, &request).await.json();
+        check_city(answer["response"].as_str().unwrap());
+        let unenforceable = json!({"type": "array", "uniqueItems": true});
+        let request = prompt(json!({"format": unenforceable, "raw": raw}));
+        let said = check_error(&post(server.address, GENERATE, &request).await, 400);
+        assert!(said.starts_with("format: "), "{said}");
+    }
 }
