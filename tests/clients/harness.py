@@ -39,8 +39,8 @@ def expect(condition, seen):
 class Served:
     """A server that this script started."""
 
-    def __init__(self, binary):
-        command = [binary, "serve", "--port", "0"]
+    def __init__(self, binary, *arguments):
+        command = [binary, "serve", "--port", "0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.said = []
         self.address = None

@@ -223,6 +223,36 @@ def a_completion_can_repeat_its_prompt_and_end_before_a_stop_text(client):
 
 
 @check
+def a_completion_tells_the_tokens_of_its_prompt_and_of_its_answer(client):
+    prompt = chat_prompt(FRANCE[0])
+    fields = {"echo": True, "logprobs": 2, "max_tokens": 50}
+    choice = continued(client, prompt, **fields).choices[0]
+    told = choice.logprobs
+    expect(choice.text == prompt + FRANCE[1] and "".join(told.tokens) == choice.text + "<|im_end|>", choice)
+    expect(told.token_logprobs[0] is None and told.top_logprobs[0] is None, told)
+    for token, logprob, top, offset in list(zip(told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset))[1:]:
+        expect(top[token] == logprob <= 0 and 2 <= len(top) <= 3, (token, logprob, top))
+        expect((choice.text + "<|im_end|>")[offset:].startswith(token), (token, offset))
+    streamed = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for chunk in continued(client, prompt, stream=True, **fields):
+        for name, values in streamed.items():
+            values += getattr(chunk.choices[0].logprobs, name) if chunk.choices[0].logprobs else []
+    expect(streamed == told.model_dump(), streamed)
+    scored = continued(client, prompt, echo=True, logprobs=2, max_tokens=0).choices[0]
+    expect(scored.logprobs.token_logprobs == told.token_logprobs[: len(scored.logprobs.tokens)], scored)
+    expect(scored.text == prompt and scored.finish_reason == "length", scored)
+
+
+@check
+def a_prompt_gets_as_many_completions_as_it_asks_for(client):
+    fields = {"model": "default", "temperature": 0.9, "max_tokens": 12, "prompt": "Once upon a time"}
+    known = [client.completions.create(seed=seed, **fields).choices[0].text for seed in (4, 5)]
+    both = client.completions.create(seed=4, n=2, best_of=2, **fields)
+    expect([choice.text for choice in both.choices] == known and known[0] != known[1], (both, known))
+    expect([choice.index for choice in both.choices] == [0, 1], both)
+
+
+@check
 def the_strict_client_accepts_whole_completions(client):
     strict = openai.OpenAI(base_url=client.base_url, api_key="none", _strict_response_validation=True)
     expect(continued(strict, chat_prompt(FRANCE[0])).choices[0].text == FRANCE[1], "another answer")
@@ -238,7 +268,8 @@ def bad_completions_are_bad_requests_that_name_the_field(client):
         ("context_length_exceeded", "prompt", {"prompt": "word " * 5000}),
         ("unsupported_parameter", "suffix", {"suffix": "x"}),
         ("unsupported_parameter", "best_of", {"best_of": 2}),
-        ("unsupported_parameter", "logprobs", {"logprobs": 1}),
+        ("invalid_value", "logprobs", {"logprobs": 6}),
+        ("invalid_value", "n", {"n": 9}),
     ]
     for code, param, fields in cases:
         for stream in (False, True):
@@ -309,7 +340,7 @@ def unknown_models_are_not_found(client):
 def bad_parameters_are_bad_requests_that_name_the_field(client):
     cases = [
         ("invalid_value", "temperature", {"temperature": 3}),
-        ("invalid_value", "max_tokens", {"max_tokens": 0}),
+        ("invalid_value", "max_tokens", {"max_tokens": -1}),
         ("invalid_value", "messages", {"messages": []}),
         ("invalid_value", "messages[0].role", {"messages": [{"role": "martian", "content": "x"}]}),
         ("invalid_type", "messages[0].content", {"messages": [{"role": "user", "content": 1}]}),

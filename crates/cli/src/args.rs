@@ -204,7 +204,8 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one [default: the one in --host, or 11435]
     #[arg(long, short, env = "TOKO_PORT")]
     pub(crate) port: Option<u16>,
-    /// Further name by which clients may ask for the first model; may be given several times
+    /// Further name by which clients may ask for the first model, or * for every name that no model has; may be
+    /// given several times
     #[arg(long, env = "TOKO_ALIAS", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) alias: Vec<String>,
     #[command(flatten)]

@@ -59,6 +59,8 @@ pub(crate) const STDIN_LIMIT_BYTES: u64 = 16 << 20;
 pub(crate) const BODY_LIMIT_BYTES: usize = 50 << 20;
 /// Proxies and clients give up after a minute or more of silence.
 pub(crate) const PING_EVERY: Duration = Duration::from_secs(10);
+/// A client that sends at all sends sooner; one that never does would hold a connection for good.
+pub(crate) const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 /// Most answers end within this, and service managers kill after 90 seconds.
 pub(crate) const DRAIN_SECONDS: u32 = 30;
 /// Sixteen rounds of four replicas: whoever waits behind more gives up first.

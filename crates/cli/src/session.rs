@@ -118,7 +118,10 @@ impl Session {
             match self.receiver.recv().context("the engine ended without an answer")? {
                 Happening::Interrupted => return Ok(Ending::Interrupted),
                 Happening::Answer { question, event } if question == expected => match event {
-                    Event::Waiting | Event::Prefilled { .. } => {}
+                    Event::Waiting
+                    | Event::Prefilled { .. }
+                    | Event::Prompt { .. }
+                    | Event::Embedded { .. } => {}
                     Event::Text { text, .. } => on_text(&text)?,
                     Event::Finished(summary) => return Ok(Ending::Finished(summary)),
                     Event::Failed(error) => bail!(error),

@@ -28,6 +28,22 @@ pub enum Error {
     /// The prompt is empty.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+    /// One of several texts cannot be used.
+    #[error("text {index}: {source}")]
+    Text {
+        /// Which one, from 0.
+        index: usize,
+        /// What is wrong with it.
+        source: Box<Self>,
+    },
+    /// The file wants its hidden states made into vectors in a way that is not built in.
+    #[error(
+        "the model's pooling_type {kind} makes no vector of a text; mean, first and last are known"
+    )]
+    Pooling {
+        /// The number in the file.
+        kind: u64,
+    },
     /// A prompt token is not in the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary_tokens} tokens")]
     UnknownToken {

@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod constraint;
+mod embedding;
 mod error;
 mod host;
+mod infill;
 mod load;
 mod logprobs;
 mod metrics;
@@ -17,6 +19,7 @@ mod replica;
 mod request;
 mod sampler;
 mod scheduler;
+mod scoring;
 mod stop;
 mod sync;
 mod vocabulary;
@@ -25,6 +28,7 @@ mod worker;
 pub use constraint::{Constraint, Form};
 pub use error::Error;
 pub use host::{Host, Loaded, Residence};
+pub use infill::Infill;
 pub use load::{Engine, ModelInfo, Options};
 pub use metrics::Metrics;
 pub use pool::{Decoding, Lease, Occupancy, Pool, Turn, default_pool_size, resolve_pool_size};

@@ -9,15 +9,16 @@ use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorInfo;
 use toko_kernels::isa::Tier;
 use toko_kernels::pool::default_threads;
-use toko_model::{Config, Model};
+use toko_model::{Config, Model, Pooling};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
 use crate::constraint::Grammars;
+use crate::infill::{Infill, Marks};
 use crate::metrics::Metrics;
 use crate::pool::{Decoding, Pool, resolve_pool_size};
 use crate::replica::Replica;
 use crate::worker::{Capacity, Message, Worker};
-use crate::{Error, Opening, Params, Prompt, request, vocabulary};
+use crate::{Error, Opening, Params, Prompt, embedding, request, vocabulary};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
 const DEFAULT_CONTEXT_TOKENS: usize = 4096;
@@ -88,6 +89,8 @@ struct Shared {
     tokenizer: Arc<Tokenizer>,
     grammars: Arc<Grammars>,
     template: ChatTemplate,
+    pooling: Pooling,
+    marks: Option<Marks>,
     pool: Pool<Replica>,
     queue_timeout: Duration,
     messages: Sender<Message>,
@@ -129,6 +132,7 @@ impl Engine {
             .name("toko-engine".to_owned())
             .spawn(move || worker.run(&receiver))
             .map_err(|source| Error::Thread { source })?;
+        let (pooling, marks) = (model.config().pooling, Marks::of(file, &tokenizer)?);
         let grammars = Arc::new(Grammars::new(Arc::clone(&tokenizer)));
         let sender = messages.clone();
         let pool = replicas(model, &info, options, Arc::clone(&grammars), sender);
@@ -137,6 +141,8 @@ impl Engine {
             tokenizer,
             grammars,
             template,
+            pooling,
+            marks,
             pool,
             queue_timeout: options.queue_timeout,
             messages,
@@ -182,6 +188,12 @@ impl Engine {
         Prompt { tokens, opening: Opening::Continuation }
     }
 
+    /// Returns the prompt whose answer goes between two texts, if the model can fill gaps.
+    pub fn infill_prompt(&self, before: &[u32], after: &[u32]) -> Option<Infill> {
+        let marks = self.shared.marks?;
+        Some(marks.prompt(before, after, &self.shared.tokenizer))
+    }
+
     /// Refuses a request that [`Lease::generate`] would refuse, before it waits for a lease.
     ///
     /// # Errors
@@ -191,6 +203,16 @@ impl Engine {
         let info = &self.shared.info;
         request::check(prompt, params, info.context_tokens, info.vocabulary_tokens)?;
         self.shared.grammars.guide(params.constraint.as_ref()).map(drop)
+    }
+
+    /// Refuses texts that [`Lease::embed`] would refuse, before they wait for a lease.
+    ///
+    /// # Errors
+    /// A text that is empty or longer than the context, by its index; an unknown token, and a model with a pooling
+    /// that is not built in.
+    pub fn check_texts(&self, texts: &[Vec<u32>]) -> Result<(), Error> {
+        let info = &self.shared.info;
+        embedding::check(texts, self.shared.pooling, info.context_tokens, info.vocabulary_tokens)
     }
 }
 

@@ -84,7 +84,12 @@ impl Ledger {
 }
 
 /// Returns the token's log-probability under the softmax of the row, and that of the `top` most likely ones.
-fn describe(logits: &[f32], token: u32, top: usize, tokenizer: &Tokenizer) -> TokenDetails {
+pub(crate) fn describe(
+    logits: &[f32],
+    token: u32,
+    top: usize,
+    tokenizer: &Tokenizer,
+) -> TokenDetails {
     let total = log_sum_exp(logits);
     let tell = |id: u32| TokenLogprob {
         id,

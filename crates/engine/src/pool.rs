@@ -114,6 +114,11 @@ impl<R> Pool<R> {
         Occupancy { size, idle, leased: size.saturating_sub(idle + lost), lost, waiting }
     }
 
+    /// Returns how many requests can be here at once, those that wait included.
+    pub fn capacity(&self) -> usize {
+        self.shared.size.saturating_add(self.shared.queue_limit)
+    }
+
     /// Waits for an idle replica and returns it, unless `patience` completes before.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use crate::constraint::Grammars;
 use crate::metrics::Metrics;
 use crate::pool::Lease;
 use crate::request::check;
-use crate::worker::{Job, Message};
-use crate::{Error, Event, Params, Prompt};
+use crate::worker::{Job, Message, Sink, Work};
+use crate::{Error, Event, Params, Prompt, embedding};
 
 /// One of the places at which a model generates.
 pub struct Replica {
@@ -48,11 +48,34 @@ impl Lease<Replica> {
     ) -> Result<(), Error> {
         check(&prompt, &params, self.context_tokens, self.model.config().vocabulary)?;
         let guide = self.grammars.guide(params.constraint.as_ref())?;
+        self.start(Work::Answer { prompt, params, guide }, Box::new(sink));
+        Ok(())
+    }
+
+    /// Makes vectors of texts. `sink` is called on the worker thread; when it answers `Break` nothing more is computed
+    /// for it, and the replica is idle again. It is idle before the sink learns of the end, too.
+    ///
+    /// A vector does not depend on what else is computed.
+    ///
+    /// # Errors
+    /// A text that is empty or longer than the context, by its index; an unknown token, and a model with a pooling
+    /// that is not built in; the sink is not called then. That the engine has ended is told to the sink.
+    pub fn embed(
+        self,
+        texts: Vec<Vec<u32>>,
+        sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let config = self.model.config();
+        embedding::check(&texts, config.pooling, self.context_tokens, config.vocabulary)?;
+        self.start(Work::Embed(texts), Box::new(sink));
+        Ok(())
+    }
+
+    fn start(self, work: Work, sink: Sink) {
         let messages = self.messages.clone();
-        let job = Job { prompt, params, guide, sink: Box::new(sink), lease: self };
+        let job = Job { work, sink, lease: self };
         if let Err(SendError(Message::Start(job))) = messages.send(Message::Start(Box::new(job))) {
             job.refuse(Error::Closed);
         }
-        Ok(())
     }
 }

@@ -63,6 +63,9 @@ pub struct Params {
     pub logit_bias: Vec<(u32, f32)>,
     /// Tells each token's log-probability beside so many of the most likely ones; `None` tells none.
     pub logprobs: Option<usize>,
+    /// Tells the tokens of the prompt in the same way, from its second on, and then, of those that
+    /// [`Self::logprobs`] tells, also the ones without text; `None` tells none. Nothing is re-used for such a prompt.
+    pub prompt_logprobs: Option<usize>,
 }
 
 /// A token and how likely the model found it at one place.
@@ -115,8 +118,8 @@ pub struct Summary {
     pub decode: Duration,
 }
 
-/// What a request's sink is told, in order: any number of `Waiting`, `Prefilled` for each chunk of the prompt, any number of
-/// `Text`, then one `Finished` or `Failed`.
+/// What a request's sink is told, in order: any number of `Waiting`, `Prefilled` for each chunk of the prompt, with its
+/// `Prompt` if asked for, any number of `Text` or `Embedded`, then one `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event {
     /// The request waits for a replica; told again and again, for the chance to leave the line. The engine never tells
@@ -127,14 +130,28 @@ pub enum Event {
         /// Tokens computed or re-used so far.
         tokens: usize,
     },
+    /// Further tokens of the prompt, if [`Params::prompt_logprobs`] asks for them; the first of all is never
+    /// among them, since nothing foretells it.
+    Prompt {
+        /// The tokens, in order.
+        tokens: Vec<TokenDetails>,
+    },
     /// One more token's text.
     Text {
         /// Never half a character, never part of a stop text; empty when the token only begins a
         /// character or may begin a stop text.
         text: String,
         /// The tokens whose text ends in this piece, if [`Params::logprobs`] asks for them. Control
-        /// tokens have no text; they and all tokens that a stop text overlaps are never told.
+        /// tokens have no text and are not told, unless [`Params::prompt_logprobs`] asks for all; tokens that a
+        /// stop text overlaps never are.
         tokens: Vec<TokenDetails>,
+    },
+    /// The vector of one of the texts of [`crate::Lease::embed`], in their order; its length is 1.
+    Embedded {
+        /// Which text's.
+        index: usize,
+        /// As many numbers as the model's embedding is long.
+        vector: Vec<f32>,
     },
     /// The answer is complete.
     Finished(Summary),

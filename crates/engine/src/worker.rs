@@ -3,6 +3,7 @@
 //! It alone owns the KV cache, the scratch buffers and the sequences. A sequence ends in one of
 //! four ways: it is done, its sink says `Break`, its logits are not numbers, or the engine closes.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,12 +14,14 @@ use toko_model::{KvCache, KvType, Model, PAGE_TOKENS, PageTable, Rows, Scratch, 
 use toko_tokenizer::{Detokenizer, Tokenizer};
 
 use crate::constraint::Guide;
+use crate::embedding::{Embedding, Workshop};
 use crate::logprobs::Ledger;
 use crate::pool::Lease;
 use crate::prefix::PrefixCache;
 use crate::replica::Replica;
 use crate::sampler::Sampler;
 use crate::scheduler::{Part, Position, plan};
+use crate::scoring::{SCORED_TOKENS, score};
 use crate::stop::{Progress, StopMatcher};
 use crate::{Error, Event, FinishReason, Opening, Params, Prompt, Summary};
 
@@ -29,12 +32,23 @@ const CHUNK_TOKENS: usize = 256;
 /// Receives the events of one request; `Break` ends it.
 pub(crate) type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
+/// What a request wants.
+#[expect(clippy::large_enum_variant, reason = "a job travels in a box")]
+pub(crate) enum Work {
+    /// An answer to a prompt.
+    Answer {
+        prompt: Prompt,
+        params: Params,
+        /// Follows the constraint of `params`.
+        guide: Option<Guide>,
+    },
+    /// The vectors of texts.
+    Embed(Vec<Vec<u32>>),
+}
+
 /// A checked request on its way to the worker.
 pub(crate) struct Job {
-    pub(crate) prompt: Prompt,
-    pub(crate) params: Params,
-    /// Follows the constraint of `params`.
-    pub(crate) guide: Option<Guide>,
+    pub(crate) work: Work,
     pub(crate) sink: Sink,
     pub(crate) lease: Lease<Replica>,
 }
@@ -76,7 +90,13 @@ pub(crate) struct Worker {
     prefix: PrefixCache,
     scratch: Scratch,
     context_tokens: usize,
+    /// Sequences that may run at once.
+    sequences: usize,
     running: Vec<Sequence>,
+    /// Requests for vectors, which take turns with each other and with prompts.
+    embedding: VecDeque<Embedding>,
+    /// Whether vectors were computed in the last pass.
+    has_embedded: bool,
 }
 
 /// A request that is being computed.
@@ -99,6 +119,8 @@ struct Sequence {
     stop_text: Option<usize>,
     /// Where the tokens are told about as well.
     ledger: Option<Ledger>,
+    /// How many of the most likely tokens are told beside each of the prompt's, where those are told.
+    scoring: Option<usize>,
     sink: Sink,
     /// Where draws come from if the request named a seed.
     random: Option<fastrand::Rng>,
@@ -128,14 +150,17 @@ impl Worker {
             model,
             tokenizer,
             context_tokens,
+            sequences,
             running: Vec::with_capacity(sequences),
+            embedding: VecDeque::with_capacity(sequences),
+            has_embedded: false,
         }
     }
 
     /// Serves until it is told to end, then ends what is running.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) {
         while self.take_in(messages).is_continue() {
-            if !self.running.is_empty() {
+            if !self.is_idle() {
                 self.guarded_step();
             }
         }
@@ -148,9 +173,13 @@ impl Worker {
         }
     }
 
+    fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.embedding.is_empty()
+    }
+
     /// A pass whose panic, a defect of ours, does not take the other requests' engine with it.
     fn guarded_step(&mut self) {
-        if catch_unwind(AssertUnwindSafe(|| self.step())).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| self.round())).is_err() {
             self.fail_all(|| Error::Panicked);
             self.prefix.clear(&mut self.kv);
         }
@@ -159,7 +188,7 @@ impl Worker {
     /// Starts the requests that have come; waits for one while none is running.
     fn take_in(&mut self, messages: &Receiver<Message>) -> ControlFlow<()> {
         loop {
-            let message = if self.running.is_empty() {
+            let message = if self.is_idle() {
                 messages.recv().unwrap_or(Message::End)
             } else {
                 match messages.try_recv() {
@@ -176,11 +205,22 @@ impl Worker {
     }
 
     fn start(&mut self, job: Job) {
-        let Job { prompt, params, guide, mut sink, lease } = job;
-        let Prompt { tokens: prompt, opening } = prompt;
+        let Job { work, mut sink, lease } = job;
         // Whoever left while waiting costs nothing more.
         if sink(Event::Prefilled { tokens: 0 }).is_break() {
             return;
+        }
+        let (Prompt { tokens: prompt, opening }, params, guide) = match work {
+            Work::Answer { prompt, params, guide } => (prompt, params, guide),
+            Work::Embed(texts) => {
+                self.embedding.push_back(Embedding::new(texts, sink, lease));
+                return;
+            }
+        };
+        if params.prompt_logprobs.is_some() {
+            // Few ask for it, and the rows of a large vocabulary are long.
+            let rows = SCORED_TOKENS + self.sequences;
+            self.scratch.reserve_rows(self.model.config(), rows);
         }
         let tokenizer = Arc::clone(&self.tokenizer);
         let room = self.context_tokens - prompt.len();
@@ -202,6 +242,7 @@ impl Worker {
             stop: StopMatcher::new(params.stop),
             stop_text: None,
             ledger: params.logprobs.map(Ledger::new),
+            scoring: params.prompt_logprobs,
             sink,
             lease: Some(lease),
             started: Instant::now(),
@@ -209,15 +250,45 @@ impl Worker {
         });
     }
 
+    /// One step for everybody; parts of prompts and vectors take turns, so that no answer waits for both.
+    fn round(&mut self) {
+        let is_its_turn = self.running.is_empty() || !self.has_embedded;
+        self.has_embedded = is_its_turn && !self.embedding.is_empty();
+        if !self.running.is_empty() {
+            self.step(if self.has_embedded { 0 } else { CHUNK_TOKENS });
+        }
+        if self.has_embedded {
+            self.embed();
+        }
+    }
+
+    /// One pass for the request for vectors whose turn it is.
+    fn embed(&mut self) {
+        // It stays in the queue, so that whatever goes wrong ends it like all others.
+        let Some(embedding) = self.embedding.front_mut() else { return };
+        let mut workshop = Workshop {
+            model: &self.model,
+            kv: &mut self.kv,
+            prefix: &mut self.prefix,
+            scratch: &mut self.scratch,
+            chunk_tokens: CHUNK_TOKENS,
+            pages: self.context_tokens.div_ceil(PAGE_TOKENS),
+        };
+        if embedding.step(&mut workshop).is_continue() {
+            self.embedding.rotate_left(1);
+        } else if let Some(embedding) = self.embedding.pop_front() {
+            embedding.release(&mut self.kv);
+        }
+    }
+
     /// One forward pass over all sequences, then one token for each that is ready for it.
-    fn step(&mut self) {
+    fn step(&mut self, chunk_tokens: usize) {
         self.reuse();
-        let positions: Vec<Position> = self
-            .running
-            .iter()
-            .map(|sequence| Position { known: sequence.tokens.len(), cached: sequence.cached })
-            .collect();
-        let parts = plan(&positions, CHUNK_TOKENS);
+        let positions: Vec<Position> = self.running.iter().map(Sequence::position).collect();
+        let parts = plan(&positions, chunk_tokens, SCORED_TOKENS);
+        if parts.is_empty() {
+            return;
+        }
         for part in &parts {
             let sequence = &mut self.running[part.sequence];
             let positions = sequence.cached + part.tokens;
@@ -226,13 +297,14 @@ impl Worker {
         }
         let slots: Vec<Slot<'_>> =
             parts.iter().map(|part| self.running[part.sequence].slot(part)).collect();
-        let logits = self.model.forward(&slots, &mut self.kv, &mut self.scratch);
-        let mut rows = logits.chunks_exact_mut(self.model.config().vocabulary);
+        let mut logits = self.model.forward(&slots, &mut self.kv, &mut self.scratch);
         let mut ended = Vec::new();
         for part in &parts {
-            let row = if part.completes { rows.next() } else { None };
             let sequence = &mut self.running[part.sequence];
-            let flow = sequence.advance(part, row, &self.tokenizer);
+            let length = sequence.rows(part).count(part.tokens) * self.model.config().vocabulary;
+            let (rows, others) = logits.split_at_mut(length);
+            logits = others;
+            let flow = sequence.advance(part, rows, &self.tokenizer);
             if sequence.cached % PAGE_TOKENS < part.tokens {
                 let done = &sequence.tokens[..sequence.cached];
                 self.prefix.keep(done, &sequence.pages, &mut self.kv);
@@ -252,7 +324,9 @@ impl Worker {
     /// Before every pass: what is ahead of a prompt may be computing what it begins with.
     fn reuse(&mut self) {
         let is_begun = |sequence: &Sequence| sequence.cached > sequence.reused;
-        for sequence in self.running.iter_mut().filter(|sequence| !is_begun(sequence)) {
+        let may_reuse =
+            |sequence: &&mut Sequence| sequence.scoring.is_none() && !is_begun(sequence);
+        for sequence in self.running.iter_mut().filter(may_reuse) {
             let tokens = self.prefix.reuse(&sequence.tokens, &mut sequence.pages, &mut self.kv);
             // What it was given stays its own, whatever has been evicted since.
             sequence.reused = sequence.reused.max(tokens);
@@ -268,27 +342,45 @@ impl Worker {
                 (sequence.sink)(Event::Failed(error()));
             self.kv.release(sequence.pages);
         }
+        for mut embedding in self.embedding.drain(..) {
+            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = embedding.fail(error());
+            embedding.release(&mut self.kv);
+        }
     }
 }
 
 impl Sequence {
+    fn position(&self) -> Position {
+        Position { known: self.tokens.len(), cached: self.cached, is_scored: self.is_scored() }
+    }
+
+    /// Says whether the next part's tokens foretell others of the prompt that are to be told.
+    fn is_scored(&self) -> bool {
+        self.scoring.is_some() && self.cached + 1 < self.prompt_tokens
+    }
+
+    /// Returns the logits that a part asks for.
+    fn rows(&self, part: &Part) -> Rows {
+        match part.completes {
+            _ if self.is_scored() => Rows::All,
+            true => Rows::Last,
+            false => Rows::None,
+        }
+    }
+
     fn slot(&self, part: &Part) -> Slot<'_> {
         Slot {
             tokens: &self.tokens[self.cached..self.cached + part.tokens],
             start: self.cached,
             pages: &self.pages,
-            rows: if part.completes { Rows::Last } else { Rows::None },
+            rows: self.rows(part),
         }
     }
 
-    /// Takes in a computed part; `row` holds the logits when the next token is due.
-    fn advance(
-        &mut self,
-        part: &Part,
-        row: Option<&mut [f32]>,
-        tokenizer: &Tokenizer,
-    ) -> ControlFlow<()> {
+    /// Takes in a computed part; the last of its `rows` holds the logits when the next token is due.
+    fn advance(&mut self, part: &Part, rows: &mut [f32], tokenizer: &Tokenizer) -> ControlFlow<()> {
         let is_begun = self.cached > self.reused;
+        let (first, scoring) = (self.cached, self.scoring.filter(|_| self.is_scored()));
         self.cached += part.tokens;
         if self.first_token.is_none() {
             let cached_tokens = if is_begun { 0 } else { self.reused };
@@ -297,7 +389,11 @@ impl Sequence {
             }
             (self.sink)(Event::Prefilled { tokens: self.cached })?;
         }
-        let Some(row) = row else { return ControlFlow::Continue(()) };
+        if let Some(top) = scoring {
+            self.tell_prompt(first, rows, top, tokenizer)?;
+        }
+        let row = rows.chunks_exact_mut(tokenizer.len()).next_back();
+        let Some(row) = row.filter(|_| part.completes) else { return ControlFlow::Continue(()) };
         if self.tokens.len() >= self.max_tokens {
             return self.finish(FinishReason::Length);
         }
@@ -306,20 +402,18 @@ impl Sequence {
         }
         let token = match self.choose(row) {
             Ok(token) => token,
-            Err(error) => {
-                self.lease = None;
-                (self.sink)(Event::Failed(error))?;
-                return ControlFlow::Break(());
-            }
+            Err(error) => return self.fail(error),
         };
         self.first_token.get_or_insert_with(Instant::now);
         self.tokens.push(token);
-        if tokenizer.is_end_of_generation(token) {
-            return self.finish(FinishReason::Stop);
-        }
-        let piece = self.detokenizer.push(token);
-        if let Some(ledger) = self.ledger.as_mut().filter(|_| !tokenizer.is_control(token)) {
+        let is_end = tokenizer.is_end_of_generation(token);
+        let piece = if is_end { String::new() } else { self.detokenizer.push(token) };
+        let is_told = self.scoring.is_some() || !(is_end || tokenizer.is_control(token));
+        if let Some(ledger) = self.ledger.as_mut().filter(|_| is_told) {
             ledger.record(token, &piece, self.detokenizer.is_inside_character(), tokenizer);
+        }
+        if is_end {
+            return self.finish(FinishReason::Stop);
         }
         self.give(&piece)?;
         if self.guide.as_ref().is_some_and(Guide::is_complete) {
@@ -329,6 +423,27 @@ impl Sequence {
             return self.finish(FinishReason::Length);
         }
         ControlFlow::Continue(())
+    }
+
+    /// Tells the tokens that follow a computed part of the prompt, whose first position is `first`.
+    fn tell_prompt(
+        &mut self,
+        first: usize,
+        rows: &[f32],
+        top: usize,
+        tokenizer: &Tokenizer,
+    ) -> ControlFlow<()> {
+        let followers = first + 1..self.prompt_tokens.min(self.cached + 1);
+        match score(&self.tokens[followers], rows, first, top, tokenizer) {
+            Ok(tokens) => (self.sink)(Event::Prompt { tokens }),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> ControlFlow<()> {
+        self.lease = None;
+        (self.sink)(Event::Failed(error))?;
+        ControlFlow::Break(())
     }
 
     /// Chooses the next token of the answer from its logits.

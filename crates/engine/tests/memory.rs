@@ -54,6 +54,7 @@ fn generate(engine: &Engine) {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     let (sender, events) = channel();
     let prompt = Prompt { tokens: vec![500; 300], opening: Opening::Answer };

@@ -39,6 +39,33 @@ impl Architecture {
     }
 }
 
+/// How one vector is made of the hidden states of a text's tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean; also where the file does not say.
+    Mean,
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
+    /// In no way that is built in.
+    Unknown {
+        /// The number in the file.
+        kind: u64,
+    },
+}
+
+impl Pooling {
+    fn numbered(kind: Option<u64>) -> Self {
+        match kind {
+            None | Some(0 | 1) => Self::Mean,
+            Some(2) => Self::First,
+            Some(3) => Self::Last,
+            Some(kind) => Self::Unknown { kind },
+        }
+    }
+}
+
 /// The geometry and constants of one model.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -64,6 +91,8 @@ pub struct Config {
     pub norm_epsilon: f32,
     /// Rotary position embedding.
     pub rope: RopeParams,
+    /// How texts become vectors.
+    pub pooling: Pooling,
 }
 
 /// Above any published model; bounds what a hostile file can make us loop over or allocate.
@@ -117,6 +146,7 @@ impl Config {
             context: keys.length("context_length", u32::MAX as usize)?,
             norm_epsilon,
             rope: keys.rope(architecture, head_dim)?,
+            pooling: Pooling::numbered(keys.optional_count("pooling_type")?),
         })
     }
 

@@ -1,4 +1,4 @@
-//! The forward pass: tokens and positions in, logits out.
+//! The forward pass: tokens and positions in, logits or hidden states out.
 //!
 //! Reads top to bottom like the network does. It allocates nothing and knows no sampling, no
 //! text and no queue.
@@ -25,7 +25,7 @@ pub struct Model {
     pub(crate) pool: Pool,
 }
 
-/// Which rows of logits a slot asks for.
+/// Which rows of logits or of hidden states a slot asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
     /// None: the slot's prompt goes on in a later pass.
@@ -34,6 +34,17 @@ pub enum Rows {
     Last,
     /// Every token's.
     All,
+}
+
+impl Rows {
+    /// Returns how many rows these are in a slot of so many tokens.
+    pub fn count(self, tokens: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Last => tokens.min(1),
+            Self::All => tokens,
+        }
+    }
 }
 
 /// The part of one sequence that a pass computes.
@@ -45,7 +56,7 @@ pub struct Slot<'a> {
     pub start: usize,
     /// Pages with room for `start + tokens.len()` positions.
     pub pages: &'a PageTable,
-    /// The logits wanted.
+    /// The rows wanted.
     pub rows: Rows,
 }
 
@@ -100,6 +111,30 @@ impl Model {
         kv: &mut KvCache,
         scratch: &'s mut Scratch,
     ) -> &'s mut [f32] {
+        self.run_layers(slots, kv, scratch);
+        self.logits(slots, scratch)
+    }
+
+    /// Runs one pass over all slots and returns the hidden states behind the last norm that are asked
+    /// for, `[rows, hidden]`, in the order of the slots and of their tokens.
+    ///
+    /// The pass's keys and values are added to `kv`. There may be as many rows as tokens.
+    ///
+    /// # Panics
+    /// As [`Self::forward`] does, but for the rows.
+    pub fn hidden<'s>(
+        &self,
+        slots: &[Slot<'_>],
+        kv: &mut KvCache,
+        scratch: &'s mut Scratch,
+    ) -> &'s [f32] {
+        self.run_layers(slots, kv, scratch);
+        let rows = self.final_norm(slots, scratch);
+        &scratch.normed[..rows * self.config.hidden]
+    }
+
+    /// Leaves the residual stream of all tokens in `scratch`.
+    fn run_layers(&self, slots: &[Slot<'_>], kv: &mut KvCache, scratch: &mut Scratch) {
         self.embed(slots, scratch);
         for (index, layer) in self.tensors.layers.iter().enumerate() {
             self.norm(&layer.attention_norm, scratch);
@@ -109,7 +144,6 @@ impl Model {
             self.feed_forward(layer, scratch);
             self.add_product(&layer.down, Source::FeedForward, scratch);
         }
-        self.logits(slots, scratch)
     }
 
     fn embed(&self, slots: &[Slot<'_>], scratch: &mut Scratch) {
@@ -191,7 +225,8 @@ impl Model {
         matmul(&self.pool, matrices.map(Matrix::weights), &input, out);
     }
 
-    fn logits<'s>(&self, slots: &[Slot<'_>], scratch: &'s mut Scratch) -> &'s mut [f32] {
+    /// Gathers the rows that are asked for, norms them, and returns how many they are.
+    fn final_norm(&self, slots: &[Slot<'_>], scratch: &mut Scratch) -> usize {
         let config = &self.config;
         let mut rows = 0;
         let wanted =
@@ -201,13 +236,19 @@ impl Model {
             scratch.residual.copy_within(from..from + config.hidden, rows * config.hidden);
             rows += 1;
         }
+        scratch.places.truncate(rows);
+        self.norm(&self.tensors.output_norm, scratch);
+        rows
+    }
+
+    fn logits<'s>(&self, slots: &[Slot<'_>], scratch: &'s mut Scratch) -> &'s mut [f32] {
+        let config = &self.config;
+        let rows = self.final_norm(slots, scratch);
         assert!(
             rows <= scratch.max_rows,
             "{rows} rows of logits in one pass of {}",
             scratch.max_rows
         );
-        scratch.places.truncate(rows);
-        self.norm(&self.tensors.output_norm, scratch);
         let head = self.tensors.head.as_ref().unwrap_or(&self.tensors.embedding);
         let normed = &scratch.normed[..rows * config.hidden];
         let logits = &mut scratch.logits[..rows * config.vocabulary];

@@ -14,7 +14,7 @@ mod kv;
 mod scratch;
 mod weights;
 
-pub use config::{Architecture, Config};
+pub use config::{Architecture, Config, Pooling};
 pub use decoder::{Model, Rows, Slot};
 pub use error::Error;
 pub use kv::{KvCache, KvType, PAGE_TOKENS, PageTable};

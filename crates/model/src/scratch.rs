@@ -75,4 +75,10 @@ impl Scratch {
             places: Vec::with_capacity(max_tokens),
         }
     }
+
+    /// Makes room for passes that ask for up to `max_rows` rows of logits; there is never less than before.
+    pub fn reserve_rows(&mut self, config: &Config, max_rows: usize) {
+        self.max_rows = self.max_rows.max(max_rows);
+        self.logits.resize(self.max_rows * config.vocabulary, 0.0);
+    }
 }

@@ -27,5 +27,10 @@ fn a_forward_pass_allocates_nothing() {
         let rows = model.forward(&[slot(tokens)], &mut kv, &mut scratch).len();
         assert_eq!(ALLOCATOR.peak_usage(), before, "{} tokens", tokens.len());
         assert_eq!(rows, tokens.len() * model.config().vocabulary);
+        let before = ALLOCATOR.current_usage();
+        ALLOCATOR.reset_peak_usage();
+        let rows = model.hidden(&[slot(tokens)], &mut kv, &mut scratch).len();
+        assert_eq!(ALLOCATOR.peak_usage(), before, "{} tokens", tokens.len());
+        assert_eq!(rows, tokens.len() * model.config().hidden);
     }
 }

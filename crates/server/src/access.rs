@@ -60,6 +60,7 @@ fn cross_origin(origins: Vec<String>) -> CorsLayer {
             REQUEST_ID,
             HeaderName::from_static("openai-processing-ms"),
             header::RETRY_AFTER,
+            HeaderName::from_static("retry-after-ms"),
             header::WWW_AUTHENTICATE,
         ])
 }

@@ -160,6 +160,8 @@ pub(crate) struct Answer {
     pub(crate) calls: Vec<Call>,
     /// The tokens that were asked about.
     pub(crate) tokens: Vec<TokenDetails>,
+    /// The tokens of the prompt behind its first, if those were asked about.
+    pub(crate) prompt: Vec<TokenDetails>,
     pub(crate) end: End,
     pub(crate) account: Account,
 }
@@ -180,6 +182,7 @@ struct Draft {
     reasoning: String,
     calls: Vec<Call>,
     tokens: Vec<TokenDetails>,
+    prompt: Vec<TokenDetails>,
     ended: Option<(End, Account)>,
 }
 
@@ -191,6 +194,7 @@ impl Draft {
             reasoning: String::new(),
             calls: Vec::new(),
             tokens: Vec::new(),
+            prompt: Vec::new(),
             ended: None,
         }
     }
@@ -211,9 +215,9 @@ impl Draft {
     }
 
     fn complete(self) -> Option<Answer> {
-        let Self { content, reasoning, calls, tokens, ended, .. } = self;
+        let Self { content, reasoning, calls, tokens, prompt, ended, .. } = self;
         let (end, account) = ended?;
-        Some(Answer { content, reasoning, calls, tokens, end, account })
+        Some(Answer { content, reasoning, calls, tokens, prompt, end, account })
     }
 }
 
@@ -228,7 +232,8 @@ pub(crate) async fn collect(
         let (choice, event) = events.recv().await.ok_or(ApiError::Vanished)?;
         let draft = &mut drafts[choice];
         match event {
-            Event::Waiting | Event::Prefilled { .. } => {}
+            Event::Waiting | Event::Prefilled { .. } | Event::Embedded { .. } => {}
+            Event::Prompt { mut tokens } => draft.prompt.append(&mut tokens),
             Event::Text { text, mut tokens } => {
                 draft.tokens.append(&mut tokens);
                 let pieces = draft.reader.push(text);

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use toko_engine::{
-    Chat, ChatTemplate, Engine, Error, Event, Metrics as Tokens, ModelInfo, Occupancy, Params,
-    Prompt, Replica, Tokenizer, Turn,
+    Chat, ChatTemplate, Engine, Error, Event, Infill, Lease, Metrics as Tokens, ModelInfo,
+    Occupancy, Params, Prompt, Replica, Tokenizer, Turn,
 };
 
 use crate::metrics::Metrics;
@@ -30,6 +30,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns how many replicas and requests there are at this moment.
     fn occupancy(&self) -> Occupancy;
+
+    /// Returns how many requests can be here at once, those that wait included.
+    fn capacity(&self) -> usize;
 
     /// Counts into these from now on.
     fn count_into(&self, metrics: &Arc<Tokens>);
@@ -57,11 +60,20 @@ pub trait Backend: Send + Sync + 'static {
     /// Turns a text that is to be continued into a prompt.
     fn text_prompt(&self, text: &str) -> Prompt;
 
+    /// Returns the prompt whose answer goes between two texts, if the model can fill gaps.
+    fn infill_prompt(&self, before: &[u32], after: &[u32]) -> Option<Infill>;
+
     /// Queues a prompt whose answer continues it; returns before the first event.
     ///
     /// # Errors
     /// Whatever makes the prompt unanswerable; the sink is not called then.
     fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error>;
+
+    /// Queues texts that are to become vectors; returns before the first event.
+    ///
+    /// # Errors
+    /// Whatever makes a text unusable; the sink is not called then.
+    fn embed(&self, texts: Vec<Vec<u32>>, sink: Sink) -> Result<(), Error>;
 }
 
 impl Backend for Engine {
@@ -71,6 +83,10 @@ impl Backend for Engine {
 
     fn occupancy(&self) -> Occupancy {
         self.pool().occupancy()
+    }
+
+    fn capacity(&self) -> usize {
+        self.pool().capacity()
     }
 
     fn count_into(&self, metrics: &Arc<Tokens>) {
@@ -103,22 +119,35 @@ impl Backend for Engine {
         self.text_prompt(text)
     }
 
+    fn infill_prompt(&self, before: &[u32], after: &[u32]) -> Option<Infill> {
+        self.infill_prompt(before, after)
+    }
+
     fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
         self.check(&prompt, &params)?;
         let turn = self.pool().enter()?;
         let timeout = self.queue_timeout();
-        tokio::spawn(generate_in_turn(turn, timeout, prompt, params, sink));
+        tokio::spawn(in_turn(turn, timeout, sink, |lease, sink| {
+            lease.generate(prompt, params, sink)
+        }));
+        Ok(())
+    }
+
+    fn embed(&self, texts: Vec<Vec<u32>>, sink: Sink) -> Result<(), Error> {
+        self.check_texts(&texts)?;
+        let turn = self.pool().enter()?;
+        let timeout = self.queue_timeout();
+        tokio::spawn(in_turn(turn, timeout, sink, |lease, sink| lease.embed(texts, sink)));
         Ok(())
     }
 }
 
-/// Waits for a replica while somebody listens, then generates.
-async fn generate_in_turn(
+/// Waits for a replica while somebody listens, then begins with it.
+async fn in_turn(
     turn: Turn<Replica>,
     timeout: Duration,
-    prompt: Prompt,
-    params: Params,
     mut sink: Sink,
+    begin: impl FnOnce(Lease<Replica>, Sink) -> Result<(), Error>,
 ) {
     let mut lease = pin!(turn.lease(tokio::time::sleep(timeout)));
     let mut asks = tokio::time::interval(ASK_EVERY);
@@ -129,15 +158,15 @@ async fn generate_in_turn(
             _ = asks.tick() => if sink(Event::Waiting).is_break() { return },
         }
     };
-    let generated = match lease {
-        Ok(lease) => lease.generate(prompt, params, sink),
+    let outcome = match lease {
+        Ok(lease) => begin(lease, sink),
         Err(error) => {
             // The request ends whatever its sink answers.
             let (ControlFlow::Continue(()) | ControlFlow::Break(())) = sink(Event::Failed(error));
             return;
         }
     };
-    if let Err(error) = generated {
+    if let Err(error) = outcome {
         log::error!("a request that was checked was refused: {error}");
     }
 }
@@ -171,6 +200,10 @@ impl Backend for Metered {
         self.inner.occupancy()
     }
 
+    fn capacity(&self) -> usize {
+        self.inner.capacity()
+    }
+
     fn count_into(&self, metrics: &Arc<Tokens>) {
         self.inner.count_into(metrics);
     }
@@ -199,8 +232,16 @@ impl Backend for Metered {
         self.inner.text_prompt(text)
     }
 
+    fn infill_prompt(&self, before: &[u32], after: &[u32]) -> Option<Infill> {
+        self.inner.infill_prompt(before, after)
+    }
+
     fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
         self.inner.complete(prompt, params, self.metered(sink))
+    }
+
+    fn embed(&self, texts: Vec<Vec<u32>>, sink: Sink) -> Result<(), Error> {
+        self.inner.embed(texts, self.metered(sink))
     }
 }
 
@@ -244,6 +285,18 @@ pub(crate) fn start_choice(
     backend.complete(prompt, params, sink(sender.clone(), choice))
 }
 
+/// Queues texts that are to become vectors; their events go to `sender`.
+pub(crate) fn start_embedding(
+    backend: &dyn Backend,
+    texts: Vec<Vec<u32>>,
+    sender: &Sender,
+) -> Result<(), Error> {
+    if sender.is_closed() {
+        return Ok(());
+    }
+    backend.embed(texts, sink(sender.clone(), 0))
+}
+
 /// Sends the events of one choice to `sender`.
 fn sink(sender: Sender, choice: usize) -> Sink {
     Box::new(move |event| match sender.send((choice, event)) {
@@ -271,6 +324,10 @@ mod tests {
 
         fn occupancy(&self) -> Occupancy {
             unreachable!("nobody asks who is there")
+        }
+
+        fn capacity(&self) -> usize {
+            unreachable!("nobody asks for room")
         }
 
         fn count_into(&self, _: &Arc<Tokens>) {
@@ -303,8 +360,16 @@ mod tests {
             unreachable!("nobody brings a text")
         }
 
+        fn infill_prompt(&self, _: &[u32], _: &[u32]) -> Option<Infill> {
+            unreachable!("nobody brings a text")
+        }
+
         fn complete(&self, _: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
             self.generate(&Chat::new(Vec::new(), SystemTime::UNIX_EPOCH), params, sink)
+        }
+
+        fn embed(&self, _: Vec<Vec<u32>>, _: Sink) -> Result<(), Error> {
+            unreachable!("nobody brings a text")
         }
     }
 
@@ -327,6 +392,7 @@ mod tests {
             constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
         };
         let chat = Chat::new(Vec::new(), SystemTime::UNIX_EPOCH);
         start(backend, &chat, vec![params; 2], sender).unwrap();

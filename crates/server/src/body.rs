@@ -13,21 +13,26 @@ use serde_json::error::Category;
 use tokio_stream::StreamExt;
 
 use crate::error::ApiError;
+use crate::state::Limits;
 
 /// How much of a body that is too large is still read, so that the client has sent all and listens for the answer.
 const DISCARD_LIMIT_BYTES: usize = 64 << 20;
 
-/// Reads a body that says it is JSON, up to `limit_bytes`.
+/// Reads a body that says it is JSON, up to the limit, from a client that keeps sending it.
 pub(crate) async fn read(
     headers: &HeaderMap,
     body: Body,
-    limit_bytes: usize,
+    limits: &Limits,
 ) -> Result<Vec<u8>, ApiError> {
     check_content_type(headers)?;
+    let limit_bytes = limits.body_bytes;
     let mut bytes = Vec::new();
     let mut seen_bytes = 0usize;
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
+    let silence = |_| ApiError::SlowBody { limit: limits.client_silence };
+    while let Some(chunk) =
+        tokio::time::timeout(limits.client_silence, chunks.next()).await.map_err(silence)?
+    {
         let chunk = chunk.map_err(|error| ApiError::BrokenBody { reason: error.to_string() })?;
         seen_bytes = seen_bytes.saturating_add(chunk.len());
         if seen_bytes <= limit_bytes {

@@ -12,6 +12,9 @@ use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::state::{LoadError, ServedModel};
 
+/// The alias that stands for every name that no model has.
+const ANY_NAME: &str = "*";
+
 /// All models, in the order in which they were given.
 pub(crate) struct Catalog {
     entries: Vec<Arc<Entry>>,
@@ -49,8 +52,9 @@ impl Catalog {
 
     /// Returns the model that goes by a name.
     pub(crate) fn find(&self, asked: &str) -> Result<&Arc<Entry>, ApiError> {
-        let found = self.entries.iter().find(|entry| entry.is_named(asked));
-        found.or((asked == "default").then(|| self.first())).ok_or_else(|| {
+        let named = |name: &str| self.entries.iter().find(|entry| entry.is_named(name));
+        let default = || (asked == "default").then(|| self.first());
+        named(asked).or_else(default).or_else(|| named(ANY_NAME)).ok_or_else(|| {
             let known: Vec<&str> = self.entries.iter().map(|entry| &*entry.id).collect();
             ApiError::UnknownModel { asked: asked.to_owned(), known: known.join(", ") }
         })

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -19,6 +20,8 @@ pub(crate) enum ApiError {
     InvalidJson { reason: String },
     #[error("the request body could not be read: {reason}")]
     BrokenBody { reason: String },
+    #[error("nothing more of the request body came for {} s", .limit.as_secs())]
+    SlowBody { limit: Duration },
     #[error("the request body is larger than {limit_bytes} bytes")]
     BodyTooLarge { limit_bytes: usize },
     #[error("the content type must be application/json, not {found}")]
@@ -122,6 +125,7 @@ impl<'a> Row<'a> {
             EngineError::ContextExceeded { .. } => {
                 Self::bad_request("context_length_exceeded", prompt)
             }
+            EngineError::Pooling { .. } => Self::bad_request("unsupported_parameter", "model"),
             EngineError::Tokenizer(_) | EngineError::EmptyPrompt => {
                 Self::bad_request("invalid_value", prompt)
             }
@@ -144,6 +148,9 @@ impl ApiError {
         match self {
             Self::InvalidJson { .. } => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "invalid_json"),
             Self::BrokenBody { .. } => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "invalid_body"),
+            Self::SlowBody { .. } => {
+                Row::new(S::REQUEST_TIMEOUT, INVALID_REQUEST, "request_timeout")
+            }
             Self::BodyTooLarge { .. } => {
                 Row::new(S::PAYLOAD_TOO_LARGE, INVALID_REQUEST, "request_too_large")
             }
@@ -210,7 +217,10 @@ impl IntoResponse for ApiError {
         let mut response = (status, Json(self.object())).into_response();
         match retry {
             Some(Retry::AfterSeconds(seconds)) => {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                let headers = response.headers_mut();
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+                let milliseconds = HeaderValue::from(u64::from(seconds) * 1000);
+                headers.insert("retry-after-ms", milliseconds);
             }
             Some(Retry::Never) => {
                 response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));

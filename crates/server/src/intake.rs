@@ -22,7 +22,7 @@ pub(crate) async fn digest<T: Send + 'static>(
     if !shared.is_open() {
         return Err(ApiError::ShuttingDown);
     }
-    let bytes = body::read(headers, body, shared.limits.body_bytes).await?;
+    let bytes = body::read(headers, body, &shared.limits).await?;
     // Parsing and tokenizing a long text takes too long for a thread that serves connections.
     blocking(shared, move |shared| work(shared, &bytes)).await
 }

@@ -12,6 +12,7 @@ mod anthropic;
 mod backend;
 mod body;
 mod catalog;
+mod connections;
 mod error;
 mod health;
 mod ids;
@@ -22,6 +23,7 @@ mod metrics;
 mod ndjson;
 mod ollama;
 mod openai;
+mod openapi;
 mod relay;
 mod sampling;
 mod sse;
@@ -43,7 +45,6 @@ use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -87,26 +88,26 @@ pub async fn serve(
     loaded?.map_err(io::Error::other)?;
     let app = router(Arc::clone(&shared), &access, is_loopback);
 
-    // Small frames must leave at once; a refusal of the option costs latency only.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
     let stopping = phase.clone();
-    let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+    let server = connections::serve(listener, app, limits.client_silence, async move {
         shutdown.await;
         stopping.send_replace(Phase::Draining);
         shared.catalog.close();
     });
-    let mut server = std::pin::pin!(server.into_future());
+    let mut server = std::pin::pin!(server);
 
     let drained = async {
         state::reached(watched, Phase::Draining).await;
         tokio::time::sleep(limits.drain).await;
     };
     tokio::select! {
-        ended = &mut server => return ended,
+        () = &mut server => return Ok(()),
         () = drained => {}
     }
     phase.send_replace(Phase::Cut);
-    tokio::time::timeout(limits.cut_grace, server).await.unwrap_or(Ok(()))
+    // Whoever has not taken the last bytes by then does not get them.
+    drop(tokio::time::timeout(limits.cut_grace, server).await);
+    Ok(())
 }
 
 /// Lays out the routes and what every request passes through, outermost last.
@@ -121,6 +122,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(metrics::scrape))
+        .route("/openapi.json", get(openapi::document))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::retrieve))
         .route("/v1/chat/completions", post(openai::chat::create))
@@ -139,6 +141,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/v1/messages", post(anthropic::messages::create))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .merge(ollama::routes())
+        .route("/v1/embeddings", post(openai::embeddings::create))
         .route("/tokenize", post(llama::tokenize))
         .route("/detokenize", post(llama::detokenize))
         .route("/apply-template", post(llama::apply_template))

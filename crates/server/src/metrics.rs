@@ -251,8 +251,8 @@ impl Meter {
     /// Takes note of an event before its receiver does.
     pub(crate) fn note(&mut self, event: &Event) {
         match event {
-            Event::Waiting => {}
             Event::Prefilled { tokens } => self.prompt_tokens = *tokens,
+            Event::Waiting | Event::Prompt { .. } | Event::Embedded { .. } => {}
             Event::Text { .. } => self.text(Instant::now()),
             Event::Finished(summary) => {
                 if self.texts == 0 && summary.completion_tokens > 0 {

@@ -26,6 +26,8 @@ pub(crate) trait Dialect: Send + Unpin + 'static {
 
     /// Appends what comes before the first text.
     fn opening(&mut self, frames: &mut Frames<Self::Frame>);
+    /// Takes in further tokens of one choice's prompt, if the request asked about them.
+    fn told_prompt(&mut self, _choice: usize, _tokens: Vec<TokenDetails>) {}
     /// Appends pieces of one choice with the tokens that end in them; there may be tokens and no piece.
     fn told(
         &mut self,
@@ -131,7 +133,13 @@ impl<D: Dialect> Relay<D> {
     /// Appends an event's frames.
     fn take(&mut self, event: Option<(usize, Event)>) -> Step {
         match event {
-            Some((_, Event::Waiting | Event::Prefilled { .. })) => Step::More,
+            Some((_, Event::Waiting | Event::Prefilled { .. } | Event::Embedded { .. })) => {
+                Step::More
+            }
+            Some((choice, Event::Prompt { tokens })) => {
+                self.dialect.told_prompt(choice, tokens);
+                Step::More
+            }
             Some((choice, Event::Text { text, tokens })) => {
                 let pieces = self.readers[choice].push(text);
                 self.tell(choice, &pieces, &tokens);

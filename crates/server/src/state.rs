@@ -28,7 +28,8 @@ pub struct State {
 pub struct ServedModel {
     /// The name that answers carry.
     pub id: String,
-    /// Further names that requests may use; `default` always means the first model.
+    /// Further names that requests may use; `default` always means the first model, and `*` stands for all names
+    /// that no model has.
     pub aliases: Vec<String>,
     /// When it was first there.
     pub created: SystemTime,
@@ -59,6 +60,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Longest silence on an event stream before a comment is sent; proxies cut after a minute.
     pub ping_every: Duration,
+    /// Longest time for the head of a request, and longest silence in the middle of its body.
+    pub client_silence: Duration,
     /// How long running answers may go on after the shutdown began.
     pub drain: Duration,
     /// How long clients have to take the last bytes after their answers were cut.

@@ -78,6 +78,7 @@ pub(crate) fn request_params(generation: &GenerationArgs, seed: u64) -> Params {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     }
 }
 

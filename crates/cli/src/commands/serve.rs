@@ -177,6 +177,7 @@ fn state(args: &ServeArgs, sources: &[ModelSource], first: Engine, keys: Vec<Api
         limits: Limits {
             body_bytes: config::BODY_LIMIT_BYTES,
             ping_every: config::PING_EVERY,
+            client_silence: config::CLIENT_SILENCE,
             drain: Duration::from_secs(args.limits.drain_timeout.into()),
             cut_grace: config::CUT_GRACE,
         },

@@ -88,16 +88,19 @@ fn start(
     let mut tokens = vec![257; PROMPT_TOKENS];
     tokens[0] = first;
     let job = Job {
-        prompt: Prompt { tokens, opening: Opening::Answer },
-        params: Params {
-            sampling: GREEDY,
-            max_tokens: Some(3),
-            stop: Vec::new(),
-            constraint: None,
-            logit_bias: Vec::new(),
-            logprobs: None,
+        work: Work::Answer {
+            prompt: Prompt { tokens, opening: Opening::Answer },
+            params: Params {
+                sampling: GREEDY,
+                max_tokens: Some(3),
+                stop: Vec::new(),
+                constraint: None,
+                logit_bias: Vec::new(),
+                logprobs: None,
+                prompt_logprobs: None,
+            },
+            guide: None,
         },
-        guide: None,
         sink: Box::new(sink),
         lease: lease(&worker.model),
     };
@@ -119,7 +122,7 @@ fn until(wanted: impl Fn(&Event) -> bool) -> impl FnMut(Event) -> ControlFlow<()
 fn without_a_prefix_cache_nothing_stays() {
     let mut worker = worker(0);
     start(&mut worker, 300, until(|_| false));
-    worker.step();
+    worker.round();
     assert_eq!(worker.kv.pages_in_use(), CHUNK_PAGES);
     finish(&mut worker);
     assert_eq!(worker.kv.pages_in_use(), 0);
@@ -131,7 +134,7 @@ fn p15_replicas_that_run_have_pages_of_their_own() {
     start(&mut worker, 300, until(|_| false));
     start(&mut worker, 301, until(|_| false));
     while worker.running.iter().any(|sequence| sequence.cached < PROMPT_TOKENS) {
-        worker.step();
+        worker.round();
     }
     assert_eq!(worker.kv.pages_in_use(), 2 * PROMPT_TOKENS.div_ceil(PAGE_TOKENS));
 }
@@ -188,6 +191,7 @@ fn p13_a_pool_of_one_says_what_the_bare_model_says_random_state_included() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: Some(0),
+        prompt_logprobs: None,
     };
     let requests: Vec<(Vec<u32>, Params)> = [GREEDY, drawn(None), drawn(Some(8)), drawn(None)]
         .map(|sampling| (story.clone(), params(sampling)))
@@ -240,7 +244,7 @@ fn whichever_way_a_request_ends_its_whole_pages_stay_and_no_other() {
     assert_eq!(worker.kv.pages_in_use(), kept, "cancelled in the middle of its prompt");
 
     start(&mut worker, 303, until(|_| false));
-    worker.step();
+    worker.round();
     worker.fail_all(|| Error::Closed);
     kept += CHUNK_PAGES;
     assert_eq!(worker.kv.pages_in_use(), kept, "failed in the middle of its prompt");
@@ -282,7 +286,7 @@ fn kept_pages_give_way_to_running_sequences() {
     start(&mut worker, 304, until(|_| false));
     start(&mut worker, 305, until(|_| false));
     while !worker.running.is_empty() {
-        worker.step();
+        worker.round();
         assert!(worker.kv.pages_in_use() <= room, "{} pages", worker.kv.pages_in_use());
     }
 }

@@ -62,6 +62,7 @@ pub(crate) fn params(sampling: Sampling, max_tokens: usize) -> Params {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     }
 }
 
@@ -94,6 +95,16 @@ pub(crate) fn run(
     Ok(())
 }
 
+/// Leases an idle replica and makes vectors.
+pub(crate) fn embed_texts(
+    engine: &Engine,
+    texts: &[Vec<u32>],
+    sink: impl FnMut(Event) -> ControlFlow<()> + Send + 'static,
+) -> Result<(), Error> {
+    let turn = engine.pool().enter()?;
+    block_on(turn.lease(pending()))?.embed(texts.to_vec(), sink)
+}
+
 /// Queues a prompt and returns where its events arrive.
 pub(crate) fn submit(
     engine: &Engine,
@@ -113,7 +124,10 @@ pub(crate) fn collect(events: &Receiver<Event>) -> Answer {
     let (mut text, mut tokens) = (String::new(), Vec::new());
     loop {
         match events.recv().expect("every request is told its end") {
-            Event::Waiting | Event::Prefilled { .. } => {}
+            Event::Waiting
+            | Event::Prefilled { .. }
+            | Event::Prompt { .. }
+            | Event::Embedded { .. } => {}
             Event::Text { text: piece, tokens: told } => {
                 text.push_str(&piece);
                 tokens.extend(told);

@@ -71,7 +71,10 @@ fn pieces(events: &Receiver<Event>) -> Vec<(String, Vec<TokenDetails>)> {
     let mut pieces = Vec::new();
     loop {
         match events.recv().expect("every request is told its end") {
-            Event::Waiting | Event::Prefilled { .. } => {}
+            Event::Waiting
+            | Event::Prefilled { .. }
+            | Event::Prompt { .. }
+            | Event::Embedded { .. } => {}
             Event::Text { text, tokens } => pieces.push((text, tokens)),
             Event::Finished(_) => return pieces,
             Event::Failed(error) => panic!("{error}"),

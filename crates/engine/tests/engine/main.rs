@@ -2,6 +2,7 @@
 
 mod answers;
 mod constraint;
+mod embedding;
 mod ending;
 mod harness;
 mod hosting;
@@ -9,3 +10,4 @@ mod logprobs;
 mod perplexity;
 mod prefix;
 mod promises;
+mod scoring;

@@ -110,6 +110,7 @@ impl MessagesRequest {
             constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
         };
         let delivery = if self.stream == Some(true) { Delivery::Stream } else { Delivery::Whole };
         let format = self.format()?;

@@ -62,6 +62,7 @@ impl Options {
             constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
         })
     }
 

@@ -158,8 +158,13 @@ pub(super) fn finish_reason(end: End, calls: CallShape) -> &'static str {
     }
 }
 
-/// Returns the account of all choices of one prompt, which is counted once however often it was computed.
+/// Returns the account of all choices of one prompt as it is told.
 pub(super) fn usage_of_choices<'a>(accounts: impl Iterator<Item = &'a Account>) -> Value {
+    of_one_prompt(accounts).map_or(Value::Null, |sum| usage(&sum))
+}
+
+/// Returns the account of all choices of one prompt, which is counted once however often it was computed.
+pub(super) fn of_one_prompt<'a>(accounts: impl Iterator<Item = &'a Account>) -> Option<Account> {
     let add = |sum: Account, next: Account| Account {
         summary: Summary {
             completion_tokens: sum.summary.completion_tokens + next.summary.completion_tokens,
@@ -169,7 +174,7 @@ pub(super) fn usage_of_choices<'a>(accounts: impl Iterator<Item = &'a Account>) 
         },
         reasoning_tokens: sum.reasoning_tokens + next.reasoning_tokens,
     };
-    accounts.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
+    accounts.cloned().reduce(add)
 }
 
 /// Returns the account of tokens.

@@ -2,25 +2,28 @@
 //!
 //! Fields are obeyed, refused or ignored as in a chat request.
 
-use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::value::SeqAccessDeserializer;
-use serde::de::{Deserializer, SeqAccess, Unexpected, Visitor};
-use serde_json::Value;
-use toko_engine::{Constraint, Opening, Params, Prompt};
+use serde_json::{Map, Value};
+use toko_engine::{Constraint, Opening, Params, Prompt, Special};
 
 use super::controls::{Controls, Delivery};
+use super::prompts::{Input, Prompts};
 use super::structure::WireStructure;
+use super::{logprobs, request};
 use crate::Backend;
 use crate::catalog::Model;
 use crate::error::ApiError;
 use crate::state::Shared;
-use crate::validate::{at_least, invalid, missing, off, token_ids, unsupported, within};
+use crate::validate::{at_least, invalid, missing, token_ids, unsupported, within};
 
-/// Most prompts of a request.
+/// Most prompts of a request, and most choices of all its prompts together.
 const PROMPTS: usize = 128;
+
+/// Most tokens that are told beside another.
+const TOP_LOGPROBS: i64 = 5;
 
 /// Most tokens of an answer when the request does not say; the public API's own figure.
 const MAX_TOKENS: usize = 16;
@@ -32,22 +35,13 @@ pub(super) struct CompletionRequest {
     prompt: Option<Prompts>,
     max_tokens: Option<i64>,
     echo: Option<bool>,
+    suffix: Option<String>,
+    n: Option<i64>,
+    logprobs: Option<i64>,
+    logit_bias: Option<Map<String, Value>>,
 
     // What follows is checked, and refused unless it asks for what happens anyway.
-    n: Option<i64>,
     best_of: Option<i64>,
-    logprobs: Option<i64>,
-    logit_bias: Option<Value>,
-    suffix: Option<Value>,
-}
-
-/// What is to be continued.
-#[derive(Debug)]
-enum Prompts {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<i64>),
-    TokenLists(Vec<Vec<i64>>),
 }
 
 /// A request that can be answered.
@@ -57,14 +51,18 @@ pub(super) struct Accepted {
     pub(super) params: Params,
     /// The field that holds the answers to something, if any does.
     pub(super) demanded_by: String,
+    /// Choices of each prompt.
+    pub(super) choices: usize,
     pub(super) delivery: Delivery,
 }
 
 /// One prompt.
 pub(super) struct Start {
     pub(super) prompt: Prompt,
-    /// What the answer repeats before its own text; empty unless asked for.
-    pub(super) echo: String,
+    /// Which of its tokens are the client's; others are the model's own marks.
+    pub(super) own: Range<usize>,
+    /// What the answer repeats before its own text, if asked for.
+    pub(super) echo: Option<String>,
     /// Where the prompt stands in the request.
     pub(super) param: String,
 }
@@ -76,21 +74,42 @@ pub(super) fn accept(
     structure: WireStructure,
     model: &Model,
 ) -> Result<Accepted, ApiError> {
-    request.refuse_extensions()?;
+    let choices = request.choices()?;
     controls.refuse_extensions()?;
     let format = structure.accept()?;
     let demanded_by = format.as_ref().map(|format| format.param.clone()).unwrap_or_default();
+    let top = request.logprobs()?;
+    let is_echoed = request.echo.unwrap_or(false);
     let params = Params {
         sampling: controls.sampling(&model.defaults)?,
         max_tokens: Some(at_least("max_tokens", request.max_tokens, 0)?.unwrap_or(MAX_TOKENS)),
         stop: controls.stop_texts()?,
         constraint: format.map(|format| Constraint::from(format.form)),
-        logit_bias: Vec::new(),
-        logprobs: None,
+        logit_bias: match &request.logit_bias {
+            Some(bias) => logprobs::logit_bias(bias, model.backend.info().vocabulary_tokens)?,
+            None => Vec::new(),
+        },
+        logprobs: top,
+        prompt_logprobs: top.filter(|_| is_echoed),
     };
     let prompts = request.prompt.ok_or_else(|| missing("prompt"))?;
-    let prompts = prompts.accept(&*model.backend, request.echo.unwrap_or(false))?;
-    Ok(Accepted { prompts, params, demanded_by, delivery: controls.delivery() })
+    let prompts = starts(
+        prompts.split("prompt", PROMPTS)?,
+        request.suffix.as_deref(),
+        &*model.backend,
+        is_echoed,
+    )?;
+    if prompts.len() * choices > PROMPTS {
+        let reason = format!(
+            "gives {} choices with {} prompts; at most {PROMPTS} can be had at once",
+            prompts.len() * choices,
+            prompts.len()
+        );
+        return Err(invalid("n", reason));
+    }
+    let param = if choices > 1 { "n" } else { "prompt" };
+    request::check_room(param, prompts.len() * choices, &*model.backend)?;
+    Ok(Accepted { prompts, params, demanded_by, choices, delivery: controls.delivery() })
 }
 
 impl CompletionRequest {
@@ -99,144 +118,66 @@ impl CompletionRequest {
         shared.model(self.model.as_deref().ok_or_else(|| missing("model"))?)
     }
 
-    fn refuse_extensions(&self) -> Result<(), ApiError> {
-        if within("n", self.n, &(1..=128), "between 1 and 128")?.is_some_and(|n| n > 1) {
-            return Err(unsupported("n", "this server gives one answer for each prompt"));
+    /// Returns how many choices each prompt gets; all that are made are given out.
+    fn choices(&self) -> Result<usize, ApiError> {
+        let choices = request::choices(self.n)?;
+        let best_of = within("best_of", self.best_of, &(0..=20), "between 0 and 20")?;
+        let made = best_of.and_then(|best_of| usize::try_from(best_of).ok()).filter(|&of| of > 0);
+        match made {
+            Some(made) if made > choices => Err(unsupported(
+                "best_of",
+                "this server gives out all that it makes; n says how many",
+            )),
+            Some(made) if made < choices => Err(invalid(
+                "best_of",
+                format!("must be at least n, which is {choices}, got {made}"),
+            )),
+            _ => Ok(choices),
         }
-        if within("best_of", self.best_of, &(0..=20), "between 0 and 20")?
-            .is_some_and(|best_of| best_of > 1)
-        {
-            return Err(unsupported("best_of", "this server gives one answer for each prompt"));
-        }
-        if within("logprobs", self.logprobs, &(0..=5), "between 0 and 5")?.is_some() {
-            return Err(unsupported("logprobs", "is not supported by this server"));
-        }
-        off("logit_bias", self.logit_bias.as_ref())?;
-        off("suffix", self.suffix.as_ref())
+    }
+
+    fn logprobs(&self) -> Result<Option<usize>, ApiError> {
+        let words = format!("between 0 and {TOP_LOGPROBS}");
+        let top = within("logprobs", self.logprobs, &(0..=TOP_LOGPROBS), &words)?;
+        Ok(top.and_then(|top| usize::try_from(top).ok()))
     }
 }
 
-impl Prompts {
-    /// Turns each prompt into tokens, and into the text that the answer repeats if `echo`.
-    fn accept(self, backend: &dyn Backend, echo: bool) -> Result<Vec<Start>, ApiError> {
-        let text = |text: String, param: String| Start {
-            prompt: backend.text_prompt(&text),
-            echo: if echo { text } else { String::new() },
-            param,
+/// Turns prompts into tokens, and into the texts that the answer repeats if `echo`.
+///
+/// With a `suffix` the answer goes between the two.
+fn starts(
+    prompts: Vec<(String, Input)>,
+    suffix: Option<&str>,
+    backend: &dyn Backend,
+    echo: bool,
+) -> Result<Vec<Start>, ApiError> {
+    let tokenizer = backend.tokenizer();
+    let after = suffix.filter(|suffix| !suffix.is_empty());
+    let after = after.map(|suffix| tokenizer.encode(suffix, Special::AsText));
+    let start = |(param, input): (String, Input)| {
+        let (tokens, text) = match input {
+            Input::Text(text) if after.is_none() => (backend.text_prompt(&text).tokens, text),
+            Input::Text(text) => (tokenizer.encode(&text, Special::AsText), text),
+            Input::Tokens(ids) => {
+                let tokens = token_ids(&param, &ids, tokenizer.len())?;
+                let text = if echo { tokenizer.decode(&tokens, true) } else { String::new() };
+                (tokens, text)
+            }
         };
-        let tokens = |ids: &[i64], param: String| {
-            let tokenizer = backend.tokenizer();
-            let tokens = token_ids(&param, ids, tokenizer.len())?;
-            let echo = if echo { tokenizer.decode(&tokens, true) } else { String::new() };
-            Ok(Start { prompt: Prompt { tokens, opening: Opening::Continuation }, echo, param })
+        let (prompt, own) = match &after {
+            None => {
+                let own = 0..tokens.len();
+                (Prompt { tokens, opening: Opening::Continuation }, own)
+            }
+            Some(after) => {
+                let infill = backend.infill_prompt(&tokens, after).ok_or_else(|| {
+                    unsupported("suffix", "the model was not made to fill a gap between texts")
+                })?;
+                (infill.prompt, infill.before)
+            }
         };
-        let one = || "prompt".to_owned();
-        let each = |index: usize| format!("prompt[{index}]");
-        match self {
-            Self::Text(prompt) => Ok(vec![text(prompt, one())]),
-            Self::Tokens(ids) => Ok(vec![tokens(&ids, one())?]),
-            Self::Texts(texts) => {
-                check_count(texts.len())?;
-                let texts = texts.into_iter().enumerate();
-                Ok(texts.map(|(index, prompt)| text(prompt, each(index))).collect())
-            }
-            Self::TokenLists(lists) => {
-                check_count(lists.len())?;
-                lists.iter().enumerate().map(|(index, ids)| tokens(ids, each(index))).collect()
-            }
-        }
-    }
-}
-
-fn check_count(prompts: usize) -> Result<(), ApiError> {
-    match prompts {
-        0 => Err(invalid("prompt", "must have at least one text or token")),
-        1..=PROMPTS => Ok(()),
-        _ => Err(invalid("prompt", format!("must have at most {PROMPTS} prompts, got {prompts}"))),
-    }
-}
-
-impl<'de> Deserialize<'de> for Prompts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyShape;
-
-        impl<'de> Visitor<'de> for AnyShape {
-            type Value = Prompts;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter
-                    .write_str("a string or an array of strings, of tokens or of arrays of tokens")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Prompts, E> {
-                Ok(Prompts::Text(text.to_owned()))
-            }
-
-            /// The first item says what all the others must be.
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Prompts, A::Error> {
-                match items.next_element()? {
-                    None => Ok(Prompts::Texts(Vec::new())),
-                    Some(Item::Text(first)) => all(first, items).map(Prompts::Texts),
-                    Some(Item::Token(first)) => all(first, items).map(Prompts::Tokens),
-                    Some(Item::Tokens(first)) => all(first, items).map(Prompts::TokenLists),
-                }
-            }
-        }
-
-        deserializer.deserialize_any(AnyShape)
-    }
-}
-
-/// Reads what is left of an array behind its first item.
-fn all<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
-    first: T,
-    mut items: A,
-) -> Result<Vec<T>, A::Error> {
-    let mut read = vec![first];
-    while let Some(item) = items.next_element()? {
-        read.push(item);
-    }
-    Ok(read)
-}
-
-/// The first item of an array of prompts or of tokens.
-enum Item {
-    Text(String),
-    Token(i64),
-    Tokens(Vec<i64>),
-}
-
-impl<'de> Deserialize<'de> for Item {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AnyItem;
-
-        impl<'de> Visitor<'de> for AnyItem {
-            type Value = Item;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string, a token or an array of tokens")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Item, E> {
-                Ok(Item::Text(text.to_owned()))
-            }
-
-            fn visit_i64<E: serde::de::Error>(self, token: i64) -> Result<Item, E> {
-                Ok(Item::Token(token))
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, token: u64) -> Result<Item, E> {
-                let small = i64::try_from(token);
-                small
-                    .map(Item::Token)
-                    .map_err(|_| E::invalid_value(Unexpected::Unsigned(token), &self))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, tokens: A) -> Result<Item, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(tokens)).map(Item::Tokens)
-            }
-        }
-
-        deserializer.deserialize_any(AnyItem)
-    }
+        Ok(Start { prompt, own, echo: echo.then_some(text), param })
+    };
+    prompts.into_iter().map(start).collect()
 }

@@ -1,7 +1,8 @@
 //! `POST /v1/completions`: texts and tokens that are continued as they are, without a chat template.
 //!
-//! Each prompt is a sequence of its own and becomes the choice with its index.
+//! Each prompt gets `n` choices, one after the other; each is a sequence of its own.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,11 +14,13 @@ use axum::response::sse::Event as Frame;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Error as EngineError, Summary, TokenDetails};
+use toko_engine::{Error as EngineError, Params, Summary, TokenDetails};
 
-use super::chat::{FINGERPRINT, Heading, finish_reason, usage};
-use super::completion_request::{self, CompletionRequest};
+use super::chat::{FINGERPRINT, Heading, finish_reason, of_one_prompt, usage};
+use super::completion_logprobs::{Entry, Places, object};
+use super::completion_request::{self, CompletionRequest, Start};
 use super::controls::{Controls, Delivery, UsageChunk};
+use super::request;
 use super::stream::{data, done};
 use super::tools::CallShape;
 use crate::answer::{Account, Answer, End, Piece, Reader, Reading};
@@ -25,7 +28,7 @@ use crate::backend::{self, Sender};
 use crate::error::ApiError;
 use crate::relay::{Dialect, Frames, Step};
 use crate::state::Shared;
-use crate::{answer, body, intake, sse};
+use crate::{Backend, answer, body, intake, sse};
 
 /// Continues the prompts, whole or as a stream.
 pub(crate) async fn create(
@@ -35,19 +38,19 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let (sender, events) = mpsc::unbounded_channel();
     let queue = move |shared: &Shared, bytes: &[u8]| start(shared, bytes, &sender);
-    let Begun { heading, delivery, echoes } =
+    let Begun { heading, delivery, choices } =
         intake::digest(&shared, &headers, body, queue).await?;
-    let readers = echoes.iter().map(|_| Reader::new(&Reading::Plain)).collect();
+    let readers = choices.iter().map(|_| Reader::new(&Reading::Plain)).collect();
     match delivery {
         Delivery::Whole => {
             let answers = tokio::select! {
                 answers = answer::collect(events, readers) => answers?,
                 () = shared.cut() => return Err(ApiError::ShuttingDown),
             };
-            Ok(Json(completion(&heading, &echoes, &answers)).into_response())
+            Ok(Json(completion(&heading, choices, answers)).into_response())
         }
         Delivery::Stream(usage) => {
-            let pieces = Pieces { heading, usage, echoes, ended: Vec::new() };
+            let pieces = Pieces { heading, usage, choices, ended: Vec::new() };
             sse::respond(events, readers, pieces, shared.cut(), shared.limits.ping_every).await
         }
     }
@@ -57,8 +60,71 @@ pub(crate) async fn create(
 struct Begun {
     heading: Heading,
     delivery: Delivery,
-    /// With what text each choice begins.
-    echoes: Vec<String>,
+    choices: Vec<Choice>,
+}
+
+/// A choice whose text is on its way.
+struct Choice {
+    /// The index of its prompt.
+    prompt: usize,
+    /// What it begins with, until that is told.
+    echo: Option<Echo>,
+    /// Where its tokens stand, if they are asked about.
+    places: Option<Places>,
+}
+
+/// A prompt that is repeated.
+struct Echo {
+    text: String,
+    /// What its first token stands for, if nothing foretells that.
+    first: Option<Vec<u8>>,
+    /// Where the others stand among those that are told.
+    own: Range<usize>,
+    /// Those that were told so far.
+    told: Vec<TokenDetails>,
+}
+
+impl Echo {
+    /// Returns the entries of the prompt's tokens.
+    fn entries(&self, told: &[TokenDetails], places: &mut Places) -> Vec<Entry> {
+        let own = self.own.start..self.own.end.min(told.len());
+        let told = told.get(own).unwrap_or_default();
+        places.echoed(&self.text, self.first.as_deref(), told)
+    }
+}
+
+impl Choice {
+    /// Returns the text and the `logprobs` of the prompt, once.
+    fn echoed(&mut self) -> Option<(String, Value)> {
+        let echo = self.echo.take()?;
+        let entries = self.places.as_mut().map(|places| echo.entries(&echo.told, places));
+        Some((echo.text, entries.map_or(Value::Null, |entries| object(&entries))))
+    }
+
+    /// Returns the text and the `logprobs` of the prompt, if it is repeated, and of the whole answer.
+    fn whole(
+        &mut self,
+        prompt: &[TokenDetails],
+        content: &str,
+        tokens: &[TokenDetails],
+    ) -> (String, Value) {
+        let echo = self.echo.take();
+        let mut text = echo.as_ref().map_or_else(String::new, |echo| echo.text.clone());
+        text.push_str(content);
+        let Some(places) = &mut self.places else { return (text, Value::Null) };
+        let mut entries = Vec::new();
+        if let Some(echo) = &echo {
+            entries.extend(echo.entries(prompt, places));
+        }
+        entries.extend(places.told(content, tokens));
+        (text, object(&entries))
+    }
+
+    /// Returns the `logprobs` of more text.
+    fn told(&mut self, text: &str, tokens: &[TokenDetails]) -> Value {
+        let entries = self.places.as_mut().map(|places| places.told(text, tokens));
+        entries.map_or(Value::Null, |entries| object(&entries))
+    }
 }
 
 /// Takes a request from its bytes to the engine's queue.
@@ -68,32 +134,55 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
     let model = request.model(shared)?;
     let accepted = completion_request::accept(request, &controls, body::parse(bytes)?, &model)?;
     let backend = &*model.backend;
-    let mut echoes = Vec::with_capacity(accepted.prompts.len());
-    for (choice, start) in accepted.prompts.into_iter().enumerate() {
-        backend::start_choice(backend, choice, start.prompt, accepted.params.clone(), sender)
-            .map_err(|error| match error {
-                EngineError::Constraint { reason } => {
-                    ApiError::Constraint { param: accepted.demanded_by.clone(), reason }
+    let demanded_by = &accepted.demanded_by;
+    let mut choices = Vec::with_capacity(accepted.prompts.len() * accepted.choices);
+    for (prompt, start) in accepted.prompts.into_iter().enumerate() {
+        for index in (0..).take(accepted.choices) {
+            let params = request::choice(&accepted.params, index);
+            choices.push(begin(backend, prompt, &start, &params));
+            let (choice, prompt) = (choices.len() - 1, start.prompt.clone());
+            backend::start_choice(backend, choice, prompt, params, sender).map_err(|error| {
+                match error {
+                    EngineError::Constraint { reason } => {
+                        ApiError::Constraint { param: demanded_by.clone(), reason }
+                    }
+                    error => ApiError::Prompt { param: start.param.clone(), error },
                 }
-                error => ApiError::Prompt { param: start.param, error },
             })?;
-        echoes.push(start.echo);
+        }
     }
     let heading = Heading::new("cmpl", SystemTime::now(), &model);
-    Ok(Begun { heading, delivery: accepted.delivery, echoes })
+    Ok(Begun { heading, delivery: accepted.delivery, choices })
 }
 
-fn completion(heading: &Heading, echoes: &[String], answers: &[Answer]) -> Value {
-    let account = total(answers.iter().map(|answer| &answer.account));
-    let choices = answers.iter().zip(echoes).enumerate().map(|(index, (answer, echo))| {
-        choice(
-            index,
-            &format!("{echo}{}", answer.content),
-            Some(finish_reason(answer.end, CallShape::ToolCalls)),
-        )
+fn begin(backend: &dyn Backend, prompt: usize, start: &Start, params: &Params) -> Choice {
+    let (own, tokens) = (&start.own, &start.prompt.tokens);
+    // What is told of a prompt begins with its second token.
+    let first = tokens.first().filter(|_| own.start == 0);
+    let echo = start.echo.as_ref().map(|text| Echo {
+        text: text.clone(),
+        first: first.map(|&token| backend.tokenizer().token_bytes(token).to_vec()),
+        own: own.start.max(1) - 1..own.end.max(1) - 1,
+        told: Vec::new(),
     });
-    let mut completion = document(heading, &choices.collect::<Vec<_>>());
-    completion["usage"] = account;
+    Choice { prompt, echo, places: params.logprobs.map(|_| Places::default()) }
+}
+
+fn completion(heading: &Heading, choices: Vec<Choice>, answers: Vec<Answer>) -> Value {
+    let mut ended = Vec::with_capacity(choices.len());
+    let mut written = Vec::with_capacity(choices.len());
+    for (index, (mut choice, answer)) in choices.into_iter().zip(answers).enumerate() {
+        let (text, logprobs) = choice.whole(&answer.prompt, &answer.content, &answer.tokens);
+        written.push(write(
+            index,
+            &text,
+            &logprobs,
+            Some(finish_reason(answer.end, CallShape::ToolCalls)),
+        ));
+        ended.push((choice.prompt, answer.account));
+    }
+    let mut completion = document(heading, &written);
+    completion["usage"] = total(ended);
     completion
 }
 
@@ -109,12 +198,16 @@ fn document(heading: &Heading, choices: &[Value]) -> Value {
     })
 }
 
-fn choice(index: usize, text: &str, finish_reason: Option<&str>) -> Value {
-    json!({"text": text, "index": index, "logprobs": null, "finish_reason": finish_reason})
+fn write(index: usize, text: &str, logprobs: &Value, finish_reason: Option<&str>) -> Value {
+    json!({"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish_reason})
 }
 
-/// Returns the account of all choices together.
-fn total<'a>(accounts: impl Iterator<Item = &'a Account>) -> Value {
+/// Returns the account of all choices, each with the index of its prompt.
+fn total(mut ended: Vec<(usize, Account)>) -> Value {
+    ended.sort_by_key(|(prompt, _)| *prompt);
+    let prompts = ended.chunk_by(|(a, _), (b, _)| a == b);
+    let accounts =
+        prompts.filter_map(|choices| of_one_prompt(choices.iter().map(|(_, account)| account)));
     let add = |sum: Account, next: Account| Account {
         summary: Summary {
             prompt_tokens: sum.summary.prompt_tokens + next.summary.prompt_tokens,
@@ -124,20 +217,29 @@ fn total<'a>(accounts: impl Iterator<Item = &'a Account>) -> Value {
         },
         reasoning_tokens: sum.reasoning_tokens + next.reasoning_tokens,
     };
-    accounts.cloned().reduce(add).map_or(Value::Null, |sum| usage(&sum))
+    accounts.reduce(add).map_or(Value::Null, |sum| usage(&sum))
 }
 
 /// Writes the chunks of one answer; all carry its heading.
 struct Pieces {
     heading: Heading,
     usage: UsageChunk,
-    /// What each choice begins with.
-    echoes: Vec<String>,
-    /// The accounts of the choices that are complete.
-    ended: Vec<Account>,
+    choices: Vec<Choice>,
+    /// The accounts of the choices that are complete, each with the index of its prompt.
+    ended: Vec<(usize, Account)>,
 }
 
 impl Pieces {
+    /// Appends the prompt of a choice, once.
+    fn echo(&mut self, index: usize, frames: &mut Frames<Frame>) {
+        if let Some((text, logprobs)) = self.choices[index].echoed()
+            && !text.is_empty()
+        {
+            let written = write(index, &text, &logprobs, None);
+            frames.push_back(self.chunk(&[written], &Value::Null));
+        }
+    }
+
     fn chunk(&self, choices: &[Value], usage: &Value) -> Frame {
         let mut chunk = document(&self.heading, choices);
         if self.usage == UsageChunk::Sent {
@@ -151,8 +253,17 @@ impl Dialect for Pieces {
     type Frame = Frame;
 
     fn opening(&mut self, frames: &mut Frames<Frame>) {
-        for (index, echo) in self.echoes.iter().enumerate().filter(|(_, echo)| !echo.is_empty()) {
-            frames.push_back(self.chunk(&[choice(index, echo, None)], &Value::Null));
+        for index in 0..self.choices.len() {
+            // With their tokens, prompts are told when they are computed.
+            if self.choices[index].places.is_none() {
+                self.echo(index, frames);
+            }
+        }
+    }
+
+    fn told_prompt(&mut self, index: usize, tokens: Vec<TokenDetails>) {
+        if let Some(echo) = &mut self.choices[index].echo {
+            echo.told.extend(tokens);
         }
     }
 
@@ -160,15 +271,19 @@ impl Dialect for Pieces {
         &mut self,
         index: usize,
         pieces: &[Piece],
-        _: &[TokenDetails],
+        tokens: &[TokenDetails],
         frames: &mut Frames<Frame>,
     ) {
-        for piece in pieces {
-            // A text that is continued is plain and holds nothing else.
-            if let Piece::Content(text) = piece {
-                frames.push_back(self.chunk(&[choice(index, text, None)], &Value::Null));
-            }
-        }
+        self.echo(index, frames);
+        // A text that is continued is plain and holds nothing else.
+        let content = pieces.iter().filter_map(|piece| match piece {
+            Piece::Content(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let text: String = content.collect();
+        let logprobs = self.choices[index].told(&text, tokens);
+        let written = write(index, &text, &logprobs, None);
+        frames.push_back(self.chunk(&[written], &Value::Null));
     }
 
     fn finished(
@@ -178,14 +293,17 @@ impl Dialect for Pieces {
         account: &Account,
         frames: &mut Frames<Frame>,
     ) -> Step {
-        let last = choice(index, "", Some(finish_reason(end, CallShape::ToolCalls)));
+        self.echo(index, frames);
+        let reason = finish_reason(end, CallShape::ToolCalls);
+        let last = write(index, "", &Value::Null, Some(reason));
         frames.push_back(self.chunk(&[last], &Value::Null));
-        self.ended.push(account.clone());
-        if self.ended.len() < self.echoes.len() {
+        self.ended.push((self.choices[index].prompt, account.clone()));
+        if self.ended.len() < self.choices.len() {
             return Step::More;
         }
         if self.usage == UsageChunk::Sent {
-            frames.push_back(self.chunk(&[], &total(self.ended.iter())));
+            let account = total(std::mem::take(&mut self.ended));
+            frames.push_back(self.chunk(&[], &account));
         }
         frames.push_back(done());
         Step::Last

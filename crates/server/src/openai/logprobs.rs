@@ -17,7 +17,9 @@ pub(super) fn logit_bias(
     bias: &Map<String, Value>,
     vocabulary_tokens: usize,
 ) -> Result<Vec<(u32, f32)>, ApiError> {
-    bias.iter().map(|(id, value)| entry(id, value, vocabulary_tokens)).collect()
+    // A bias of 0 asks for nothing, whatever it is for.
+    let asked = bias.iter().filter(|(_, value)| value.as_f64() != Some(0.0));
+    asked.map(|(id, value)| entry(id, value, vocabulary_tokens)).collect()
 }
 
 fn entry(id: &str, value: &Value, vocabulary_tokens: usize) -> Result<(u32, f32), ApiError> {
@@ -58,6 +60,11 @@ fn token(token: &TokenLogprob) -> Value {
     json!({
         "token": String::from_utf8_lossy(&token.bytes),
         "bytes": token.bytes,
-        "logprob": token.logprob.max(VERY_UNLIKELY),
+        "logprob": number(token.logprob),
     })
+}
+
+/// Returns a log-probability as JSON can write it.
+pub(super) fn number(logprob: f32) -> Value {
+    json!(logprob.max(VERY_UNLIKELY))
 }

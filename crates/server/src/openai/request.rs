@@ -15,6 +15,7 @@ use super::logprobs;
 use super::message::WireMessage;
 use super::structure::WireStructure;
 use super::tools::{CallShape, Offered, WireTools};
+use crate::Backend;
 use crate::answer::{Ask, Offer};
 use crate::body::Object;
 use crate::catalog::Model;
@@ -47,8 +48,6 @@ pub(super) struct ChatRequest {
 
     // What follows is checked, and refused unless it asks for what happens anyway.
     modalities: Option<Vec<String>>,
-    audio: Option<Value>,
-    web_search_options: Option<Value>,
     continue_final_message: Option<Value>,
     echo: Option<Value>,
     suffix: Option<Value>,
@@ -90,6 +89,7 @@ pub(super) fn accept(
             None => Vec::new(),
         },
         logprobs: request.logprobs()?,
+        prompt_logprobs: None,
     };
     controls.refuse_extensions()?;
     let format = structure.accept()?;
@@ -101,6 +101,7 @@ pub(super) fn accept(
         calls: offered.as_ref().map_or(CallShape::ToolCalls, |offered| offered.shape),
     };
     let params = (0..).take(shape.choices).map(|index| choice(&params, index)).collect();
+    check_room("n", shape.choices, &*model.backend)?;
     let chat = request.conversation(now)?;
     let offer = offered.as_ref().map(|offered| &offered.offer);
     let ask = Ask::new(chat, params, offer, format, model.backend.chat_template())?;
@@ -108,7 +109,7 @@ pub(super) fn accept(
 }
 
 /// Returns the parameters of one choice: each has a seed of its own, from which it can be had alone.
-fn choice(params: &Params, index: u64) -> Params {
+pub(super) fn choice(params: &Params, index: u64) -> Params {
     let seed = params.sampling.seed.map(|seed| seed.wrapping_add(index));
     Params { sampling: Sampling { seed, ..params.sampling.clone() }, ..params.clone() }
 }
@@ -129,6 +130,27 @@ pub(super) fn accept_unanswered(
     Ok((model, chat))
 }
 
+/// Refuses more choices than can be here at once, which no retry would change.
+pub(super) fn check_room(
+    param: &str,
+    choices: usize,
+    backend: &dyn Backend,
+) -> Result<(), ApiError> {
+    let capacity = backend.capacity();
+    if choices <= capacity {
+        return Ok(());
+    }
+    let reason = format!("asks for {choices} answers, but this server takes {capacity} at once");
+    Err(invalid(param, reason))
+}
+
+/// Returns how many answers are wanted to each prompt.
+pub(super) fn choices(n: Option<i64>) -> Result<usize, ApiError> {
+    let words = format!("between 1 and {CHOICES}");
+    let n = within("n", n, &(1..=CHOICES), &words)?;
+    Ok(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
+}
+
 impl ChatRequest {
     /// Returns the model that is to answer.
     pub(super) fn model(&self, shared: &Shared) -> Result<Arc<Model>, ApiError> {
@@ -136,15 +158,13 @@ impl ChatRequest {
     }
 
     fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
-        let current = at_least("max_completion_tokens", self.max_completion_tokens, 1)?;
-        let older = at_least("max_tokens", self.max_tokens, 1)?;
+        let current = at_least("max_completion_tokens", self.max_completion_tokens, 0)?;
+        let older = at_least("max_tokens", self.max_tokens, 0)?;
         Ok(current.or(older))
     }
 
     fn choices(&self) -> Result<usize, ApiError> {
-        let words = format!("between 1 and {CHOICES}");
-        let n = within("n", self.n, &(1..=CHOICES), &words)?;
-        Ok(n.and_then(|n| usize::try_from(n).ok()).unwrap_or(1))
+        choices(self.n)
     }
 
     /// Returns how many tokens are told beside each; none when not even that one is told.
@@ -185,8 +205,6 @@ impl ChatRequest {
             return Err(unsupported("best_of", "is not supported by this server; n is"));
         }
         let rest = [
-            ("audio", &self.audio),
-            ("web_search_options", &self.web_search_options),
             ("continue_final_message", &self.continue_final_message),
             ("echo", &self.echo),
             ("suffix", &self.suffix),

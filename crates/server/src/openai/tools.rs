@@ -64,14 +64,14 @@ impl WireTools {
         for (index, Object(function)) in self.functions.into_iter().flatten().enumerate() {
             functions.push(function.accept(&format!("functions[{index}]"))?);
         }
-        if !tools.is_empty() && !functions.is_empty() {
-            return Err(invalid("functions", "must not be sent beside tools"));
-        }
         let offered = |param, shape| move |tools| Offered { offer: Offer { tools, param }, shape };
         let current = Tools::accept("tools", tools, "tool_choice", current, limit)?
             .map(offered("tools", CallShape::ToolCalls));
         let older = Tools::accept("functions", functions, "function_call", older, Limit::One)?
             .map(offered("functions", CallShape::FunctionCall));
+        if current.is_some() && older.is_some() {
+            return Err(invalid("functions", "must not be offered beside tools"));
+        }
         Ok(current.or(older))
     }
 }

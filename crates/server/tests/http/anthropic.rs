@@ -270,6 +270,7 @@ async fn sampling_fields_reach_the_engine_and_the_rest_are_defaults() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     let nothing = json!({
         "system": null, "temperature": null, "top_k": null, "top_p": null, "stop_sequences": null, "stream": null,

@@ -117,6 +117,7 @@ async fn a_request_that_says_nothing_gets_the_defaults() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     assert_eq!(understood(json!({})).await.1, nothing);
     let nulls = json!({
@@ -156,9 +157,17 @@ async fn sampling_fields_reach_the_engine() {
             stop: vec!["a".to_owned(), "b".to_owned()],
             constraint: None,
             logit_bias: Vec::new(),
-            logprobs: None
+            logprobs: None,
+            prompt_logprobs: None
         }
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tokens_may_be_asked_for() {
+    for field in ["max_tokens", "max_completion_tokens"] {
+        assert_eq!(understood(json!({field: 0})).await.1.max_tokens, Some(0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +182,8 @@ async fn fields_that_cannot_change_the_answer_are_ignored() {
     let (_, params) = understood(json!({
         "store": true, "metadata": {"a": "b"}, "user": "u", "service_tier": "auto", "parallel_tool_calls": true,
         "prompt_cache_key": "k", "safety_identifier": "s", "verbosity": "low", "prediction": null, "foo_bar": {"x": [1]},
-        "n": 1, "best_of": 1, "logprobs": false, "top_logprobs": 0, "logit_bias": {}, "tools": [], "tool_choice": "auto",
+        "audio": {"voice": "alloy", "format": "wav"}, "web_search_options": {"search_context_size": "low"},
+        "n": 1, "best_of": 1, "logprobs": false, "top_logprobs": 0, "logit_bias": {"foo": 0, "5": 0.0}, "tools": [], "tool_choice": "auto",
         "functions": [], "function_call": "none", "response_format": {"type": "text"}, "modalities": ["text"],
         "ignore_eos": false, "mirostat": 0, "typical_p": 1, "echo": false, "suffix": "", "options": {},
         "stream_options": {"include_usage": true},
@@ -187,7 +197,8 @@ async fn fields_that_cannot_change_the_answer_are_ignored() {
             stop: Vec::new(),
             constraint: None,
             logit_bias: Vec::new(),
-            logprobs: None
+            logprobs: None,
+            prompt_logprobs: None
         }
     );
 }
@@ -198,6 +209,10 @@ async fn tools_that_must_not_be_called_are_kept_from_the_model() {
         json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     let (chat, _) = understood(json!({"tools": [tool], "tool_choice": "none"})).await;
     assert_eq!(chat.tools, None);
+    let both = json!({
+        "tools": [tool], "tool_choice": "none", "functions": [{"name": "f"}], "function_call": "none",
+    });
+    assert_eq!(understood(both).await.0.tools, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -209,6 +209,7 @@ async fn a_completion_that_says_nothing_gets_the_defaults_and_sixteen_tokens() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     let ignored = json!({
         "echo": null, "stop": null, "stream": null, "suffix": null, "best_of": null, "logprobs": null, "n": null,
@@ -249,6 +250,7 @@ async fn fields_of_a_completion_reach_the_engine_with_each_prompt() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     assert_eq!(understood.len(), 2);
     assert!(understood.iter().all(|(_, params)| *params == expected), "{understood:?}");
@@ -282,13 +284,17 @@ async fn fields_of_a_completion_are_refused_by_name_before_the_engine_hears_of_t
         ("invalid_value", json!({"temperature": 3}), "temperature"),
         ("invalid_value", json!({"stop": ""}), "stop"),
         ("invalid_value", json!({"n": 0}), "n"),
+        ("invalid_value", json!({"n": 9}), "n"),
+        ("invalid_value", json!({"n": 8, "prompt": vec!["a"; 17]}), "n"),
+        ("invalid_value", json!({"n": 3, "best_of": 2}), "best_of"),
+        ("invalid_value", json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
+        ("invalid_value", json!({"logit_bias": {"999999": 1}}), "logit_bias.999999"),
+        ("invalid_type", json!({"logit_bias": [5, 1]}), "logit_bias"),
+        ("invalid_type", json!({"logprobs": true}), "logprobs"),
         ("invalid_value", json!({"best_of": 21}), "best_of"),
         ("invalid_value", json!({"logprobs": 6}), "logprobs"),
-        ("unsupported_parameter", json!({"n": 2}), "n"),
         ("unsupported_parameter", json!({"best_of": 2}), "best_of"),
-        ("unsupported_parameter", json!({"logprobs": 0}), "logprobs"),
         ("unsupported_parameter", json!({"suffix": "x"}), "suffix"),
-        ("unsupported_parameter", json!({"logit_bias": {"5": 1}}), "logit_bias"),
         ("unsupported_parameter", json!({"ignore_eos": true}), "ignore_eos"),
     ];
     let fake = Arc::new(Fake::saying(&["never"]));

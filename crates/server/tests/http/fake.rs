@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use toko_engine::{
-    Chat, ChatTemplate, Error, Event, FinishReason, Metrics, ModelInfo, Occupancy, Opening, Params,
-    Prompt, Sampling, Special, Summary, Tokenizer,
+    Chat, ChatTemplate, Error, Event, FinishReason, Infill, Metrics, ModelInfo, Occupancy, Opening,
+    Params, Prompt, Sampling, Special, Summary, Tokenizer,
 };
 use toko_gguf::Gguf;
 use toko_server::{Access, Backend, Defaults, Limits, LoadError, ServedModel, Sink, State, serve};
@@ -29,6 +29,9 @@ pub(crate) struct Fake {
     occupancy: Occupancy,
     asked: Mutex<Vec<(Chat, Params)>>,
     continued: Mutex<Vec<(Prompt, Params)>>,
+    embedded: Mutex<Vec<Vec<u32>>>,
+    capacity: usize,
+    gap_marks: Option<[u32; 3]>,
 }
 
 impl Fake {
@@ -53,6 +56,9 @@ impl Fake {
             occupancy: Occupancy { size: 2, idle: 2, leased: 0, lost: 0, waiting: 0 },
             asked: Mutex::new(Vec::new()),
             continued: Mutex::new(Vec::new()),
+            embedded: Mutex::new(Vec::new()),
+            capacity: usize::MAX,
+            gap_marks: None,
         }
     }
 
@@ -136,8 +142,25 @@ impl Fake {
         std::mem::take(&mut self.continued.lock().unwrap())
     }
 
+    /// Fills gaps, which these tokens mark.
+    pub(crate) fn with_gap_marks(self, marks: [u32; 3]) -> Self {
+        Self { gap_marks: Some(marks), ..self }
+    }
+
+    /// Has room for so many requests.
+    pub(crate) fn with_capacity(self, capacity: usize) -> Self {
+        Self { capacity, ..self }
+    }
+
+    /// Returns the texts that were to become vectors, in order.
+    pub(crate) fn embedded(&self) -> Vec<Vec<u32>> {
+        std::mem::take(&mut self.embedded.lock().unwrap())
+    }
+
     pub(crate) fn was_asked(&self) -> bool {
-        !self.asked.lock().unwrap().is_empty() || !self.continued.lock().unwrap().is_empty()
+        !self.asked.lock().unwrap().is_empty()
+            || !self.continued.lock().unwrap().is_empty()
+            || !self.embedded.lock().unwrap().is_empty()
     }
 }
 
@@ -148,6 +171,10 @@ impl Backend for Fake {
 
     fn occupancy(&self) -> Occupancy {
         self.occupancy
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity
     }
 
     fn count_into(&self, _: &Arc<Metrics>) {}
@@ -176,8 +203,20 @@ impl Backend for Fake {
         Prompt { tokens, opening: Opening::Continuation }
     }
 
+    fn infill_prompt(&self, before: &[u32], after: &[u32]) -> Option<Infill> {
+        let [before_mark, after_mark, gap_mark] = self.gap_marks?;
+        let tokens = [&[before_mark], before, &[after_mark], after, &[gap_mark]].concat();
+        let prompt = Prompt { tokens, opening: Opening::Continuation };
+        Some(Infill { prompt, before: 1..before.len() + 1 })
+    }
+
     fn complete(&self, prompt: Prompt, params: Params, sink: Sink) -> Result<(), Error> {
         self.continued.lock().unwrap().push((prompt, params));
+        (self.script)(sink)
+    }
+
+    fn embed(&self, texts: Vec<Vec<u32>>, sink: Sink) -> Result<(), Error> {
+        self.embedded.lock().unwrap().extend(texts);
         (self.script)(sink)
     }
 }
@@ -253,6 +292,7 @@ impl Server {
             limits: Limits {
                 body_bytes: 1 << 20,
                 ping_every: Duration::from_hours(1),
+                client_silence: Duration::from_hours(1),
                 drain: Duration::from_hours(1),
                 cut_grace: Duration::from_hours(1),
             },

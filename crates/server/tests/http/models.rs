@@ -1,9 +1,11 @@
 //! Model lists and the routes that never touch the model.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use crate::client::{exchange, get};
-use crate::fake::Server;
+use crate::fake::{Fake, Server};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_has_the_loaded_model() {
@@ -46,6 +48,18 @@ async fn a_model_is_found_by_every_name_escaped_or_not() {
     for name in ["org/model:q1", "org%2Fmodel%3Aq1", "org%2fmodel:q1", "model-q1", "default"] {
         let answer = get(server.address, &format!("/v1/models/{name}")).await;
         assert_eq!((answer.status, answer.json()), (200, listed.clone()), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_star_among_the_names_stands_for_every_other_name() {
+    let server = Server::start_with(Arc::new(Fake::saying(&[])), |state| {
+        state.models[0].aliases.push("*".to_owned());
+    })
+    .await;
+    for name in ["gpt-4o", "*", "a/b:c", "org/model:q1"] {
+        let answer = get(server.address, &format!("/v1/models/{name}")).await;
+        assert_eq!((answer.status, &answer.json()["id"]), (200, &json!("org/model:q1")), "{name}");
     }
 }
 

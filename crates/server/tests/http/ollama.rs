@@ -186,6 +186,7 @@ async fn options_reach_the_engine_and_the_rest_are_defaults() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     for nothing in [
         json!({}),
