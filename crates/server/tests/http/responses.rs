@@ -273,6 +273,7 @@ async fn sampling_fields_reach_the_engine_and_the_rest_are_defaults() {
         constraint: None,
         logit_bias: Vec::new(),
         logprobs: None,
+        prompt_logprobs: None,
     };
     let nothing = json!({
         "instructions": null, "temperature": null, "top_p": null, "max_output_tokens": null, "tools": null,

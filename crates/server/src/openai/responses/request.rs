@@ -130,6 +130,7 @@ impl ResponsesRequest {
             constraint: None,
             logit_bias: Vec::new(),
             logprobs: None,
+            prompt_logprobs: None,
         };
         let format = format(self.text_format())?;
         let (chat, offer) = self.conversation(model, now)?;
