@@ -110,9 +110,9 @@ def an_empty_prompt_loads_and_unloads(client):
 @check
 def errors_are_told_with_status_and_text(client):
     nope = lambda: client.chat(model="nope", messages=user("Hi"))
-    refused(404, 'the model "nope"', nope)
-    refused(404, 'the model "nope"', lambda: list(client.chat(model="nope", messages=user("Hi"), stream=True)))
-    refused(404, 'the model "nope"', lambda: client.show("nope"))
+    refused(404, 'there is no model "nope"', nope)
+    refused(404, 'there is no model "nope"', lambda: list(client.chat(model="nope", messages=user("Hi"), stream=True)))
+    refused(404, 'there is no model "nope"', lambda: client.show("nope"))
     refused(400, "options.temperature", lambda: client.chat(model="default", messages=user("Hi"), options={"temperature": 3}))
     refused(400, "options.num_ctx", lambda: client.generate(model="default", prompt="Hi", options={"num_ctx": 1 << 20}))
     refused(400, "suffix", lambda: client.generate(model="default", prompt="Hi", suffix="x"))
