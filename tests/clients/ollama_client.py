@@ -85,6 +85,15 @@ def a_seed_gives_the_same_story_twice_and_another_seed_another(client):
 
 
 @check
+def texts_become_vectors_of_length_one(client):
+    both = client.embed(model="default", input=["The sun is hot.", "Rain"]).embeddings
+    expect(len(both) == 2 and both[0] != both[1], both)
+    expect(all(abs(sum(value * value for value in vector) - 1) < 1e-4 for vector in both), both)
+    expect(client.embed(model="default", input="Rain").embeddings == [both[1]], "another vector")
+    expect(client.embeddings(model="default", prompt="Rain").embedding == both[1], "another vector")
+
+
+@check
 def models_are_listed_shown_and_seen_in_memory(client):
     [model] = client.list().models
     expect(model.model and len(model.digest) == 64 and model.modified_at, model)
