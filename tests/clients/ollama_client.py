@@ -85,6 +85,15 @@ def a_seed_gives_the_same_story_twice_and_another_seed_another(client):
 
 
 @check
+def texts_become_vectors_of_length_one(client):
+    both = client.embed(model="default", input=["The sun is hot.", "Rain"]).embeddings
+    expect(len(both) == 2 and both[0] != both[1], both)
+    expect(all(abs(sum(value * value for value in vector) - 1) < 1e-4 for vector in both), both)
+    expect(client.embed(model="default", input="Rain").embeddings == [both[1]], "another vector")
+    expect(client.embeddings(model="default", prompt="Rain").embedding == both[1], "another vector")
+
+
+@check
 def models_are_listed_shown_and_seen_in_memory(client):
     [model] = client.list().models
     expect(model.model and len(model.digest) == 64 and model.modified_at, model)
@@ -110,9 +119,9 @@ def an_empty_prompt_loads_and_unloads(client):
 @check
 def errors_are_told_with_status_and_text(client):
     nope = lambda: client.chat(model="nope", messages=user("Hi"))
-    refused(404, 'the model "nope"', nope)
-    refused(404, 'the model "nope"', lambda: list(client.chat(model="nope", messages=user("Hi"), stream=True)))
-    refused(404, 'the model "nope"', lambda: client.show("nope"))
+    refused(404, 'there is no model "nope"', nope)
+    refused(404, 'there is no model "nope"', lambda: list(client.chat(model="nope", messages=user("Hi"), stream=True)))
+    refused(404, 'there is no model "nope"', lambda: client.show("nope"))
     refused(400, "options.temperature", lambda: client.chat(model="default", messages=user("Hi"), options={"temperature": 3}))
     refused(400, "options.num_ctx", lambda: client.generate(model="default", prompt="Hi", options={"num_ctx": 1 << 20}))
     refused(400, "suffix", lambda: client.generate(model="default", prompt="Hi", suffix="x"))

@@ -32,6 +32,7 @@ mod text_or;
 mod thinking;
 mod tools;
 mod validate;
+mod vectors;
 mod voice;
 
 use std::future::Future;

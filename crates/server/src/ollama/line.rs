@@ -203,6 +203,6 @@ fn function(id: &str, name: &str, arguments: &str) -> Value {
     json!({"id": id, "function": {"name": name, "arguments": arguments}})
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -3,6 +3,7 @@
 //! Models are looked at and answer here; they are not fetched, made or removed.
 
 mod chat;
+mod embed;
 mod generate;
 mod line;
 mod message;
@@ -28,6 +29,8 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/api/show", post(models::show))
         .route("/api/chat", post(chat::create))
         .route("/api/generate", post(generate::create))
+        .route("/api/embed", post(embed::create))
+        .route("/api/embeddings", post(embed::create_one))
         .route("/api/pull", post(models::unmanaged))
         .route("/api/push", post(models::unmanaged))
         .route("/api/create", post(models::unmanaged))

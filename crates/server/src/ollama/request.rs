@@ -28,6 +28,8 @@ use crate::{intake, ndjson, thinking};
 #[derive(Debug, Deserialize)]
 pub(super) struct Common {
     model: Option<String>,
+    /// Another word for `model`; clients may send both, one of them empty.
+    name: Option<String>,
     /// Whether the answer comes in parts; it does by default.
     stream: Option<bool>,
     options: Option<Object<Options>>,
@@ -86,14 +88,18 @@ pub(super) async fn answer(
 }
 
 impl Common {
+    fn named(&self) -> Option<&str> {
+        self.model.as_deref().filter(|model| !model.is_empty()).or(self.name.as_deref())
+    }
+
     /// Returns the model that is to answer, loaded.
     pub(super) fn model(&self, shared: &Shared) -> Result<Arc<Model>, ApiError> {
-        Model::of(find(shared, self.model.as_deref())?, &shared.metrics)
+        Model::of(find(shared, self.named())?, &shared.metrics)
     }
 
     /// Loads the model when there is nothing to answer, or unloads it if it is to be kept for no time.
     pub(super) fn prepare(&self, shared: &Shared, shape: Shape) -> Result<Begun, ApiError> {
-        let entry = find(shared, self.model.as_deref())?;
+        let entry = find(shared, self.named())?;
         let readiness = if self.keep_alive()? == Some(KeepAlive::Zero) {
             entry.unload(shared.limits.drain);
             Readiness::Unloaded

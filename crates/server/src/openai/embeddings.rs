@@ -13,14 +13,14 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use toko_engine::{Error as EngineError, Event, Special};
 
 use super::prompts::{Input, Prompts};
-use crate::backend::{self, Events, Sender};
+use crate::backend::{Events, Sender};
 use crate::catalog::Model;
 use crate::error::ApiError;
 use crate::state::Shared;
 use crate::validate::{invalid, missing, token_ids, within};
+use crate::vectors::{self, Texts, shortened};
 use crate::{body, intake};
 
 /// Most inputs of a request; the public API's own figure.
@@ -87,74 +87,40 @@ fn start(shared: &Shared, bytes: &[u8], sender: &Sender) -> Result<Begun, ApiErr
         .and_then(|length| usize::try_from(length).ok())
         .unwrap_or(longest);
     let inputs = request.input.ok_or_else(|| missing("input"))?.split("input", INPUTS)?;
-    let (params, texts): (Vec<String>, Vec<Vec<u32>>) = inputs
+    let texts: Result<Texts, ApiError> = inputs
         .into_iter()
         .map(|(param, input)| tokens(&model, &param, input).map(|tokens| (param, tokens)))
-        .collect::<Result<_, _>>()?;
-    backend::start_embedding(&*model.backend, texts, sender).map_err(|error| match error {
-        EngineError::Text { index, source } => {
-            ApiError::Prompt { param: params[index].clone(), error: *source }
-        }
-        error => ApiError::Prompt { param: "input".to_owned(), error },
-    })?;
+        .collect();
+    vectors::start(&model, texts?, "input", sender)?;
     Ok(Begun { model: model.id.clone(), encoding, length })
 }
 
-/// Returns the tokens of one input; what it spells out is never a control token.
+/// Returns the tokens of one input.
 fn tokens(model: &Model, param: &str, input: Input) -> Result<Vec<u32>, ApiError> {
-    let tokenizer = model.backend.tokenizer();
     match input {
-        Input::Text(text) if text.is_empty() => Err(invalid(param, "must not be empty")),
-        Input::Text(text) => Ok(tokenizer.encode_with_bos(&text, Special::AsText)),
-        Input::Tokens(ids) => token_ids(param, &ids, tokenizer.len()),
+        Input::Text(text) => vectors::tokens(model, param, &text),
+        Input::Tokens(ids) => token_ids(param, &ids, model.backend.tokenizer().len()),
     }
 }
 
 /// Waits for all vectors.
-async fn collect(mut events: Events, begun: &Begun) -> Result<Value, ApiError> {
-    let mut data = Vec::new();
-    loop {
-        // Without a sender left, what has not come never will.
-        let (_, event) = events.recv().await.ok_or(ApiError::Vanished)?;
-        match event {
-            Event::Embedded { index, vector } => data.push(json!({
-                "object": "embedding",
-                "index": index,
-                "embedding": written(shortened(vector, begun.length), begun.encoding),
-            })),
-            Event::Finished(summary) => {
-                let tokens = summary.prompt_tokens;
-                return Ok(json!({
-                    "object": "list",
-                    "data": data,
-                    "model": begun.model,
-                    "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-                }));
-            }
-            Event::Failed(error) => {
-                return Err(ApiError::Prompt { param: "input".to_owned(), error });
-            }
-            Event::Waiting
-            | Event::Prefilled { .. }
-            | Event::Prompt { .. }
-            | Event::Text { .. } => {}
-        }
-    }
-}
-
-/// Returns the first numbers of a vector, with length 1 again.
-fn shortened(mut vector: Vec<f32>, length: usize) -> Vec<f32> {
-    if length < vector.len() {
-        vector.truncate(length);
-        let norm = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
-        if norm > 0.0 {
-            #[expect(clippy::cast_possible_truncation, reason = "rounds to the vector's precision")]
-            for value in &mut vector {
-                *value = (f64::from(*value) / norm) as f32;
-            }
-        }
-    }
-    vector
+async fn collect(events: Events, begun: &Begun) -> Result<Value, ApiError> {
+    let (vectors, summary) = vectors::collect(events, "input").await?;
+    let told = |(index, vector): (usize, Vec<f32>)| {
+        json!({
+            "object": "embedding",
+            "index": index,
+            "embedding": written(shortened(vector, begun.length), begun.encoding),
+        })
+    };
+    let data: Vec<Value> = vectors.into_iter().enumerate().map(told).collect();
+    let tokens = summary.prompt_tokens;
+    Ok(json!({
+        "object": "list",
+        "data": data,
+        "model": begun.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }))
 }
 
 fn written(vector: Vec<f32>, encoding: Encoding) -> Value {

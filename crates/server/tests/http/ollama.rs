@@ -603,3 +603,49 @@ async fn a_format_holds_the_text_and_one_that_cannot_is_refused() {
         assert!(said.starts_with("format: "), "{said}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_become_the_vectors_that_the_other_api_gives() {
+    let server = serve_embedded().await;
+    let texts = json!(["The sun is hot.", "Rain"]);
+    let request = json!({"model": "default", "input": texts});
+    let known = post(server.address, "/v1/embeddings", &request).await.json();
+    let vectors = [&known["data"][0]["embedding"], &known["data"][1]["embedding"]];
+    let answer = post(server.address, "/api/embed", &request).await.json();
+    assert_eq!(answer["embeddings"], json!(vectors));
+    assert_eq!(answer["prompt_eval_count"], known["usage"]["prompt_tokens"]);
+    let one =
+        post(server.address, "/api/embed", &json!({"name": "default", "input": "Rain"})).await;
+    assert_eq!(one.json()["embeddings"], json!([vectors[1]]));
+    let older = json!({"model": "default", "prompt": "Rain"});
+    let older = post(server.address, "/api/embeddings", &older).await.json();
+    assert_eq!(older, json!({"embedding": vectors[1]}));
+    let shorter = json!({"model": "default", "input": "Rain", "dimensions": 8});
+    let shorter = post(server.address, "/api/embed", &shorter).await.json();
+    let squares =
+        shorter["embeddings"][0].as_array().unwrap().iter().map(|it| it.as_f64().unwrap().powi(2));
+    assert_eq!(squares.len(), 8);
+    assert!((squares.sum::<f64>() - 1.0).abs() < 1e-5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_that_cannot_be_vectors_are_refused_by_their_place() {
+    let server = serve_embedded().await;
+    let long = "word ".repeat(5000);
+    for (path, fields, param) in [
+        ("/api/embed", json!({}), "input"),
+        ("/api/embed", json!({"input": []}), "input"),
+        ("/api/embed", json!({"input": ""}), "input"),
+        ("/api/embed", json!({"input": ["a", ""]}), "input[1]"),
+        ("/api/embed", json!({"input": 1}), "input"),
+        ("/api/embed", json!({"input": "a", "dimensions": 0}), "dimensions"),
+        ("/api/embed", json!({"input": "a", "dimensions": 1 << 20}), "dimensions"),
+        ("/api/embed", json!({"input": long}), "the"),
+        ("/api/embeddings", json!({}), "prompt"),
+        ("/api/embeddings", json!({"prompt": ""}), "prompt"),
+    ] {
+        let request = laid_over(json!({"model": "default"}), fields);
+        let said = check_error(&post(server.address, path, &request).await, 400);
+        assert_eq!(said.split([':', ' ']).next(), Some(param), "{said}");
+    }
+}
