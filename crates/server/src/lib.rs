@@ -126,6 +126,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/openapi.json", get(openapi::document))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::retrieve))
+        .route("/v1/chat/completions", get(openai::chat::stored))
         .route("/v1/chat/completions", post(openai::chat::create))
         .route("/chat/completions", post(openai::chat::create))
         .route("/v1/completions", post(openai::completions::create))

@@ -70,6 +70,13 @@ pub(crate) async fn create(
     }
 }
 
+/// Lists the answers that are stored: none ever are.
+pub(crate) async fn stored() -> Json<Value> {
+    Json(
+        json!({"object": "list", "data": [], "first_id": null, "last_id": null, "has_more": false}),
+    )
+}
+
 /// An answer whose events are on their way.
 struct Begun {
     heading: Heading,

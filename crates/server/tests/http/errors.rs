@@ -269,8 +269,8 @@ async fn unknown_paths_and_wrong_methods_answer_in_json() {
         );
     }
     let wrong = [
-        ("GET", CHAT, "POST"),
-        ("DELETE", CHAT, "POST"),
+        ("PUT", CHAT, "GET,HEAD,POST"),
+        ("GET", "/chat/completions", "POST"),
         ("GET", "/v1/completions", "POST"),
         ("GET", "/tokenize", "POST"),
         ("PUT", "/detokenize", "POST"),

@@ -41,7 +41,7 @@ async fn an_empty_prompt_is_refused_and_not_answered_with_nothing() {
 async fn the_model_must_be_named_and_known_on_every_route_that_generates() {
     let fake = Arc::new(Fake::saying(&["never"]));
     let server = Server::start(fake.clone()).await;
-    for path in ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"] {
+    for path in ["/v1/chat/completions", "/chat/completions", "/v1/completions", "/v1/embeddings"] {
         let request = |model| {
             let mut request = ask(json!({"prompt": "Hi", "input": "Hi"}));
             request["model"] = model;
@@ -55,12 +55,11 @@ async fn the_model_must_be_named_and_known_on_every_route_that_generates() {
         let answer =
             exchange(server.address, "POST", path, &["content-type: text/plain"], body.as_bytes());
         check(&answer.await, 415, "unsupported_media_type", None);
-        check(
-            &exchange(server.address, "GET", path, &[], b"").await,
-            405,
-            "method_not_allowed",
-            None,
-        );
+        // The list of stored answers has the path of the chat.
+        if path != "/v1/chat/completions" {
+            let answer = exchange(server.address, "GET", path, &[], b"").await;
+            check(&answer, 405, "method_not_allowed", None);
+        }
     }
     assert!(!fake.was_asked());
 }

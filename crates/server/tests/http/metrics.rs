@@ -8,7 +8,7 @@ use serde_json::json;
 use toko_engine::{Engine, Event, KvType, Options};
 use toko_gguf::Gguf;
 
-use crate::client::{Connection, chat, get};
+use crate::client::{Connection, chat, exchange, get};
 use crate::fake::{Fake, Server, ask, tell, text};
 
 /// The samples of a scrape by name and labels.
@@ -93,7 +93,7 @@ async fn requests_are_counted_by_route_pattern_and_status_and_never_by_path() {
     }
     chat(server.address, &ask(json!({"temperature": 9}))).await;
     chat(server.address, &ask(json!({"stream": true}))).await;
-    get(server.address, "/v1/chat/completions").await;
+    exchange(server.address, "PUT", "/v1/chat/completions", &[], b"").await;
     let samples = scrape(&server).await;
     let mut counted: Vec<_> = samples
         .iter()

@@ -126,7 +126,7 @@ async fn a_head_request_has_the_head_of_the_answer_and_no_body() {
         assert_eq!((head.status, head.body.as_str()), (200, ""), "{path}");
         assert_eq!(head.header("content-type"), whole.header("content-type"), "{path}");
     }
-    let wrong = exchange(server.address, "HEAD", CHAT, &[], b"").await;
+    let wrong = exchange(server.address, "HEAD", "/v1/completions", &[], b"").await;
     assert_eq!((wrong.status, wrong.header("allow")), (405, Some("POST")));
 }
 

@@ -355,7 +355,7 @@ async fn instructions_alone_are_answered_and_so_is_nothing() {
     let (chat, _) = understood(json!({"instructions": "Tell a story."})).await;
     assert_eq!(chat.messages, [Message::new("system", "Tell a story.")]);
     let (chat, _) = understood(json!({})).await;
-    assert_eq!(chat.messages, []);
+    assert_eq!(chat.messages, [Message::new("user", "")]);
 }
 
 /// Checks that each set of fields is refused with the code, naming the parameter, before the engine hears of it.

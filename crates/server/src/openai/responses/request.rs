@@ -163,6 +163,10 @@ impl ResponsesRequest {
                 }
             }
         }
+        if messages.is_empty() {
+            // Every field may be absent; templates, though, want somebody to have said something.
+            messages.push(toko_engine::Message::new("user", ""));
+        }
         let mut chat = Chat::new(messages, now);
         if let Some(effort) = self.reasoning.and_then(|Object(reasoning)| reasoning.effort) {
             thinking::switch(model.backend.chat_template(), &mut chat, effort != "none");
