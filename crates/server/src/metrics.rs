@@ -21,8 +21,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
-use toko_engine::{Event, Metrics as Tokens};
+use prometheus_client::registry::{Metric, Registry};
+use toko_engine::{Event, FinishReason, Metrics as Tokens};
 
 use crate::catalog::Catalog;
 use crate::error::ApiError;
@@ -49,8 +49,14 @@ const TEXTS_BEYOND_TOKENS: usize = 2;
 /// Route pattern and status, or model and state.
 type Labels = [(&'static str, String); 2];
 
-/// The model.
-type ModelLabel = [(&'static str, String); 1];
+/// The model, or how a request ended.
+type Label = [(&'static str, String); 1];
+
+/// Registers a metric and returns it.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
 
 /// Everything that is counted. Clones count into the same numbers.
 #[derive(Clone)]
@@ -59,72 +65,75 @@ pub(crate) struct Metrics {
     requests: Family<Labels, Counter>,
     in_flight: Gauge,
     replicas: Family<Labels, Gauge>,
-    waiting: Family<ModelLabel, Gauge>,
+    waiting: Family<Label, Gauge>,
     tokens: Arc<Tokens>,
     cached_tokens: Counter,
     prompt_tokens: Counter,
     generated_tokens: Counter,
     first_token: Histogram,
     inter_token: Histogram,
+    queue: Histogram,
+    whole: Histogram,
+    ended: Family<Label, Counter>,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        let mut registry = Registry::with_prefix("toko");
-        let requests = Family::default();
-        registry.register("http_requests", "HTTP requests answered", requests.clone());
-        let in_flight = Gauge::default();
-        registry.register(
-            "http_requests_in_flight",
-            "HTTP requests whose answer is not complete",
-            in_flight.clone(),
-        );
-        let replicas = Family::default();
-        registry.register(
-            "pool_replicas",
-            "Replicas of a loaded model by state: idle, leased (requests that run), lost",
-            replicas.clone(),
-        );
-        let waiting = Family::default();
-        registry.register(
-            "requests_waiting",
-            "Requests that wait for a replica of a loaded model",
-            waiting.clone(),
-        );
-        let cached_tokens = Counter::default();
-        registry.register(
-            "prompt_tokens_cached",
-            "Prompt tokens that had been computed for an earlier request",
-            cached_tokens.clone(),
-        );
-        let prompt_tokens = Counter::default();
-        registry.register("prompt_tokens", "Prompt tokens computed", prompt_tokens.clone());
-        let generated_tokens = Counter::default();
-        registry.register("generated_tokens", "Tokens generated", generated_tokens.clone());
-        let first_token = Histogram::new(FIRST_TOKEN_SECONDS);
-        registry.register(
-            "time_to_first_token_seconds",
-            "From the arrival of a request at the engine to its first token",
-            first_token.clone(),
-        );
-        let inter_token = Histogram::new(INTER_TOKEN_SECONDS);
-        registry.register(
-            "inter_token_latency_seconds",
-            "Between two tokens of an answer",
-            inter_token.clone(),
-        );
+        let mut all = Registry::with_prefix("toko");
+        let [request_ends, token_ends] = [&FIRST_TOKEN_SECONDS[..], &INTER_TOKEN_SECONDS[..]];
+        let seconds = |ends: &[f64]| Histogram::new(ends.iter().copied());
+        let to_first = "From the arrival of a request at the engine to its first token";
+        let to_replica = "From the arrival of a request at the engine to its replica";
+        let to_end = "From the arrival of a request at the engine to its end";
+        let cached = "Prompt tokens that had been computed for an earlier request";
+        let replicas =
+            "Replicas of a loaded model by state: idle, leased (requests that run), lost";
+        let ended = "Requests by how they ended: stop, length, failed, cancelled";
         Self {
-            registry: Arc::new(registry),
-            requests,
-            in_flight,
-            replicas,
-            waiting,
+            requests: add(&mut all, "http_requests", "HTTP requests answered", Family::default()),
+            in_flight: add(
+                &mut all,
+                "http_requests_in_flight",
+                "HTTP requests whose answer is not complete",
+                Gauge::default(),
+            ),
+            replicas: add(&mut all, "pool_replicas", replicas, Family::default()),
+            waiting: add(
+                &mut all,
+                "requests_waiting",
+                "Requests that wait for a replica of a loaded model",
+                Family::default(),
+            ),
             tokens: Arc::default(),
-            cached_tokens,
-            prompt_tokens,
-            generated_tokens,
-            first_token,
-            inter_token,
+            cached_tokens: add(&mut all, "prompt_tokens_cached", cached, Counter::default()),
+            prompt_tokens: add(
+                &mut all,
+                "prompt_tokens",
+                "Prompt tokens computed",
+                Counter::default(),
+            ),
+            generated_tokens: add(
+                &mut all,
+                "generated_tokens",
+                "Tokens generated",
+                Counter::default(),
+            ),
+            first_token: add(
+                &mut all,
+                "time_to_first_token_seconds",
+                to_first,
+                seconds(request_ends),
+            ),
+            inter_token: add(
+                &mut all,
+                "inter_token_latency_seconds",
+                "Between two tokens of an answer",
+                seconds(token_ends),
+            ),
+            queue: add(&mut all, "request_queue_seconds", to_replica, seconds(request_ends)),
+            whole: add(&mut all, "request_seconds", to_end, seconds(request_ends)),
+            ended: add(&mut all, "requests_ended", ended, Family::default()),
+            registry: Arc::new(all),
         }
     }
 
@@ -157,6 +166,9 @@ impl Metrics {
     pub(crate) fn meter(&self) -> Meter {
         Meter {
             metrics: self.clone(),
+            began: Instant::now(),
+            has_begun: false,
+            end: Some("cancelled"),
             last: Instant::now(),
             prompt_tokens: 0,
             texts: 0,
@@ -237,6 +249,12 @@ impl HttpBody for Flying {
 /// Measures one answer by its events; what is not accounted for by then is counted when it is dropped.
 pub(crate) struct Meter {
     metrics: Metrics,
+    /// When the request came.
+    began: Instant,
+    /// Whether it has a replica.
+    has_begun: bool,
+    /// How it ended, as far as is known; `None` once that is counted.
+    end: Option<&'static str>,
     /// When the request came, then when its last token did.
     last: Instant,
     prompt_tokens: usize,
@@ -251,7 +269,12 @@ impl Meter {
     /// Takes note of an event before its receiver does.
     pub(crate) fn note(&mut self, event: &Event) {
         match event {
-            Event::Prefilled { tokens } => self.prompt_tokens = *tokens,
+            Event::Prefilled { tokens } => {
+                self.prompt_tokens = *tokens;
+                if !std::mem::replace(&mut self.has_begun, true) {
+                    self.metrics.queue.observe(self.began.elapsed().as_secs_f64());
+                }
+            }
             Event::Waiting | Event::Prompt { .. } | Event::Embedded { .. } => {}
             Event::Text { .. } => self.text(Instant::now()),
             Event::Finished(summary) => {
@@ -260,9 +283,12 @@ impl Meter {
                 }
                 (self.prompt_tokens, self.texts) =
                     (summary.prompt_tokens, summary.completion_tokens);
-                self.close();
+                self.end(match summary.reason {
+                    FinishReason::Stop => "stop",
+                    FinishReason::Length => "length",
+                });
             }
-            Event::Failed(_) => self.close(),
+            Event::Failed(_) => self.end("failed"),
         }
     }
 
@@ -287,6 +313,11 @@ impl Meter {
         }
     }
 
+    fn end(&mut self, end: &'static str) {
+        self.end = self.end.map(|_| end);
+        self.close();
+    }
+
     /// Counts what is known; there is nothing left to count after it.
     fn close(&mut self) {
         let intervals = self.texts.saturating_sub(1);
@@ -295,6 +326,10 @@ impl Meter {
         let count = |tokens: &mut usize| u64::try_from(std::mem::take(tokens)).unwrap_or(u64::MAX);
         self.metrics.prompt_tokens.inc_by(count(&mut self.prompt_tokens));
         self.metrics.generated_tokens.inc_by(count(&mut self.texts));
+        if let Some(end) = self.end.take() {
+            self.metrics.ended.get_or_create(&[("reason", end.to_owned())]).inc();
+            self.metrics.whole.observe(self.began.elapsed().as_secs_f64());
+        }
     }
 }
 

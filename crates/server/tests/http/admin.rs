@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toko_engine::{Engine, KvType, Occupancy, Options};
+use toko_engine::{Engine, Error, KvType, Occupancy, Options};
 use toko_gguf::Gguf;
 use toko_server::{Backend, LoadError};
 
@@ -215,4 +215,15 @@ async fn whoever_watches_is_told_what_is_loaded_and_what_changes_until_the_shutd
     let seen = ["loaded", "unloading", "unloaded"];
     assert!(statuses == seen || statuses == [seen[0], seen[2]], "{statuses:?}");
     ended.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p05_a_broken_pool_is_a_503_that_says_when_to_come_back() {
+    let damages: [fn() -> Error; 2] = [|| Error::PoolEmpty, || Error::PoolPoisoned];
+    for damage in damages {
+        let server = Server::start(Arc::new(Fake::new(move |_| Err(damage())))).await;
+        let answer = chat(server.address, &ask(json!({}))).await;
+        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+        assert_eq!(answer.json()["error"]["code"], "pool_degraded");
+    }
 }

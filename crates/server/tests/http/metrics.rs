@@ -75,6 +75,9 @@ async fn tokens_and_times_of_known_answers_are_counted_exactly() {
             ("toko_inter_token_latency_seconds_bucket{le=\"+Inf\"}", 17.0),
             ("toko_http_requests_total{route=\"/v1/chat/completions\",status=\"200\"}", 3.0),
             ("toko_prompt_tokens_cached_total", 0.0),
+            ("toko_requests_ended_total{reason=\"length\"}", 3.0),
+            ("toko_request_queue_seconds_count", 3.0),
+            ("toko_request_seconds_count", 3.0),
             ("toko_pool_replicas{model=\"org/model:q1\",state=\"idle\"}", 1.0),
             ("toko_pool_replicas{model=\"org/model:q1\",state=\"leased\"}", 0.0),
             ("toko_pool_replicas{model=\"org/model:q1\",state=\"lost\"}", 0.0),
@@ -158,6 +161,8 @@ async fn a_stream_is_in_flight_until_its_end_and_a_broken_answer_counts_what_was
             ("toko_prompt_tokens_total", 5.0),
             ("toko_generated_tokens_total", 2.0),
             ("toko_inter_token_latency_seconds_count", 1.0),
+            ("toko_requests_ended_total{reason=\"failed\"}", 1.0),
+            ("toko_request_seconds_count", 1.0),
         ],
     );
 }
