@@ -13,6 +13,7 @@ mod infill;
 mod load;
 mod logprobs;
 mod metrics;
+mod pace;
 mod pool;
 mod prefix;
 mod replica;

@@ -16,6 +16,7 @@ use toko_tokenizer::{Detokenizer, Tokenizer};
 use crate::constraint::Guide;
 use crate::embedding::{Embedding, Workshop};
 use crate::logprobs::Ledger;
+use crate::pace::{CHUNK_TOKENS, Pace};
 use crate::pool::Lease;
 use crate::prefix::PrefixCache;
 use crate::replica::Replica;
@@ -24,10 +25,6 @@ use crate::scheduler::{Part, Position, plan};
 use crate::scoring::{SCORED_TOKENS, score};
 use crate::stop::{Progress, StopMatcher};
 use crate::{Error, Event, FinishReason, Opening, Params, Prompt, Summary};
-
-/// Prompt tokens that one pass computes at most: long enough to read the weights seldom, short
-/// enough that a running answer hardly stalls.
-const CHUNK_TOKENS: usize = 256;
 
 /// Receives the events of one request; `Break` ends it.
 pub(crate) type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
@@ -97,6 +94,7 @@ pub(crate) struct Worker {
     embedding: VecDeque<Embedding>,
     /// Whether vectors were computed in the last pass.
     has_embedded: bool,
+    pace: Pace,
 }
 
 /// A request that is being computed.
@@ -154,14 +152,18 @@ impl Worker {
             running: Vec::with_capacity(sequences),
             embedding: VecDeque::with_capacity(sequences),
             has_embedded: false,
+            pace: Pace::fastest(),
         }
     }
 
     /// Serves until it is told to end, then ends what is running.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) {
+        self.pace = Pace::unknown();
         while self.take_in(messages).is_continue() {
             if !self.is_idle() {
-                self.guarded_step();
+                let began = Instant::now();
+                let prompt_tokens = self.guarded_step();
+                self.pace.learn(prompt_tokens, began.elapsed());
             }
         }
         self.fail_all(|| Error::Closed);
@@ -178,11 +180,14 @@ impl Worker {
     }
 
     /// A pass whose panic, a defect of ours, does not take the other requests' engine with it.
-    fn guarded_step(&mut self) {
-        if catch_unwind(AssertUnwindSafe(|| self.round())).is_err() {
+    ///
+    /// Returns how many tokens of prompts it computed.
+    fn guarded_step(&mut self) -> usize {
+        catch_unwind(AssertUnwindSafe(|| self.round())).unwrap_or_else(|_| {
             self.fail_all(|| Error::Panicked);
             self.prefix.clear(&mut self.kv);
-        }
+            0
+        })
     }
 
     /// Starts the requests that have come; waits for one while none is running.
@@ -251,15 +256,15 @@ impl Worker {
     }
 
     /// One step for everybody; parts of prompts and vectors take turns, so that no answer waits for both.
-    fn round(&mut self) {
+    fn round(&mut self) -> usize {
         let is_its_turn = self.running.is_empty() || !self.has_embedded;
         self.has_embedded = is_its_turn && !self.embedding.is_empty();
-        if !self.running.is_empty() {
-            self.step(if self.has_embedded { 0 } else { CHUNK_TOKENS });
-        }
+        let chunk_tokens = if self.has_embedded { 0 } else { self.pace.chunk_tokens() };
+        let prompt_tokens = if self.running.is_empty() { 0 } else { self.step(chunk_tokens) };
         if self.has_embedded {
             self.embed();
         }
+        prompt_tokens
     }
 
     /// One pass for the request for vectors whose turn it is.
@@ -271,7 +276,7 @@ impl Worker {
             kv: &mut self.kv,
             prefix: &mut self.prefix,
             scratch: &mut self.scratch,
-            chunk_tokens: CHUNK_TOKENS,
+            chunk_tokens: self.pace.chunk_tokens(),
             pages: self.context_tokens.div_ceil(PAGE_TOKENS),
         };
         if embedding.step(&mut workshop).is_continue() {
@@ -282,13 +287,16 @@ impl Worker {
     }
 
     /// One forward pass over all sequences, then one token for each that is ready for it.
-    fn step(&mut self, chunk_tokens: usize) {
+    ///
+    /// Returns how many tokens of prompts it computed.
+    fn step(&mut self, chunk_tokens: usize) -> usize {
         self.reuse();
         let positions: Vec<Position> = self.running.iter().map(Sequence::position).collect();
         let parts = plan(&positions, chunk_tokens, SCORED_TOKENS);
         if parts.is_empty() {
-            return;
+            return 0;
         }
+        let prompt_tokens = parts.iter().map(|part| part.tokens).filter(|&tokens| tokens > 1).sum();
         for part in &parts {
             let sequence = &mut self.running[part.sequence];
             let positions = sequence.cached + part.tokens;
@@ -317,6 +325,7 @@ impl Worker {
             let sequence = self.running.remove(index);
             self.kv.release(sequence.pages);
         }
+        prompt_tokens
     }
 
     /// Gives the prompts that are not begun the pages that need not be computed for them.

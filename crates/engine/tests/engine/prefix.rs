@@ -53,8 +53,8 @@ fn a_prompt_that_waits_behind_its_like_need_not_be_computed() {
     let asked = [1, 2].map(|_| submit(&engine, &long, params(GREEDY, 3)).expect("accepted"));
     let [first, second] = asked.map(|events| collect(&events));
     assert_eq!(first.summary().cached_tokens, 0);
-    // The first one is in its third chunk of 256 when there is room for the second.
-    assert!(second.summary().cached_tokens >= 512, "{:?}", second.end);
+    // There is room for the second when less than a chunk of 256 is left of the first.
+    assert!(second.summary().cached_tokens >= 320, "{:?}", second.end);
     assert_eq!(first.text, second.text);
 }
 
