@@ -194,7 +194,7 @@ impl Engine {
         Some(marks.prompt(before, after, &self.shared.tokenizer))
     }
 
-    /// Refuses a request that [`Lease::generate`] would refuse, before it waits for a lease.
+    /// Refuses a request that [`crate::Lease::generate`] would refuse, before it waits for a lease.
     ///
     /// # Errors
     /// A prompt that is empty or fills the context, an unknown token in it or in the bias, and a constraint
@@ -205,7 +205,7 @@ impl Engine {
         self.shared.grammars.guide(params.constraint.as_ref()).map(drop)
     }
 
-    /// Refuses texts that [`Lease::embed`] would refuse, before they wait for a lease.
+    /// Refuses texts that [`crate::Lease::embed`] would refuse, before they wait for a lease.
     ///
     /// # Errors
     /// A text that is empty or longer than the context, by its index; an unknown token, and a model with a pooling
