@@ -1,4 +1,4 @@
-//! Connections: accepted until the shutdown, then let end.
+//! Connections: after the shutdown those that were there are let end, and who still comes can hear that it has come too late.
 //!
 //! A client that dawdles over the head of a request, or stays silent between two, is cut. What a request is about is
 //! not known here.
@@ -17,7 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// How long nothing is accepted after the system had no room for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves connections until `shutdown` completes; returns when the last one is closed.
+/// Serves connections; returns when the last one that came before `shutdown` completed is closed. Later ones get one
+/// answer each.
 ///
 /// Dropping the future stops accepting at once and leaves the connections to themselves.
 pub(crate) async fn serve(
@@ -40,8 +41,17 @@ pub(crate) async fn serve(
         // How a client leaves concerns nobody else.
         tokio::spawn(async move { drop(connection.await) });
     }
-    drop(listener);
-    graceful.shutdown().await;
+    http.keep_alive(false);
+    let mut closed = pin!(graceful.shutdown());
+    loop {
+        let stream = tokio::select! {
+            () = &mut closed => return,
+            stream = accept(&listener) => stream,
+        };
+        let service = TowerToHyperService::new(app.clone());
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move { drop(connection.await) });
+    }
 }
 
 /// Returns the next connection, however long that takes.

@@ -66,7 +66,7 @@ const SERVER: &str = concat!("tokonoma/", env!("CARGO_PKG_VERSION"));
 /// Loads the first model and answers requests on `listener` until `shutdown` completes, then lets running answers end.
 /// The other models are loaded when they are asked for.
 ///
-/// After `shutdown` no connection is accepted, readiness is withdrawn and waiting requests get a 503; answers that still run after
+/// After `shutdown` readiness is withdrawn, and new and waiting requests get a 503; answers that still run after
 /// [`Limits::drain`] are cut: streams get an error frame, whole answers a 503. Returns once all connections are
 /// closed, or [`Limits::cut_grace`] after the cut if a client does not take its last bytes. Dropping the future stops
 /// accepting at once.

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use toko_engine::Event;
 
-use crate::client::Connection;
+use crate::client::{Connection, get, post};
 use crate::fake::{Fake, Server, ask, summary, tell, text};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -66,10 +66,21 @@ fn pausing() -> (Fake, mpsc::Sender<()>) {
     (fake, release)
 }
 
-async fn refuses_connections(address: SocketAddr) {
-    while TcpStream::connect(address).await.is_ok() {
+/// Waits until the shutdown has begun, and checks what those hear that come now.
+async fn sends_away(address: SocketAddr) {
+    while get(address, "/readyz").await.status == 200 {
         tokio::task::yield_now().await;
     }
+    for (path, answer) in [
+        ("/readyz", get(address, "/readyz").await),
+        (CHAT, post(address, CHAT, &ask(json!({}))).await),
+        (CHAT, post(address, CHAT, &ask(json!({"stream": true}))).await),
+    ] {
+        let code = &answer.json()["error"]["code"];
+        assert_eq!((answer.status, code), (503, &json!("server_shutting_down")), "{path}");
+        assert!(answer.header("retry-after").is_some());
+    }
+    assert_eq!(get(address, "/livez").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,7 +92,7 @@ async fn running_answers_end_after_the_shutdown_began() {
     let mut streamed = Connection::post(address, CHAT, &ask(json!({"stream": true}))).await;
     streamed.read_until("first").await;
     let ended = server.stop();
-    refuses_connections(address).await;
+    sends_away(address).await;
     release.send(()).unwrap();
     let answer = streamed.answer().await;
     assert!(
@@ -90,6 +101,7 @@ async fn running_answers_end_after_the_shutdown_began() {
         answer.body
     );
     ended.await.unwrap().unwrap();
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
