@@ -549,3 +549,11 @@ async fn a_function_is_called_when_it_has_to_be() {
         check_city(call["arguments"].as_str().unwrap());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counting_refuses_what_answering_refuses() {
+    let server = Server::saying(&[]).await;
+    let request = ask(json!({"top_p": 2}));
+    let counted = post(server.address, "/v1/responses/input_tokens", &request).await;
+    check(&counted, 400, "invalid_value", Some("top_p"));
+}

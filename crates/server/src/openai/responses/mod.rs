@@ -59,8 +59,8 @@ pub(crate) async fn input_tokens(
 fn count(shared: &Shared, bytes: &[u8]) -> Result<Value, ApiError> {
     let request: ResponsesRequest = body::parse(bytes)?;
     let model = request.model(shared)?;
-    let (chat, _) = request.conversation(&model, SystemTime::now())?;
-    let count = answer::prompt_tokens(&*model.backend, &chat)?;
+    let Accepted { ask, .. } = request.accept(&model, SystemTime::now())?;
+    let count = answer::prompt_tokens(&*model.backend, &ask.chat)?;
     Ok(json!({"object": "response.input_tokens", "input_tokens": count}))
 }
 

@@ -144,7 +144,7 @@ impl ResponsesRequest {
     }
 
     /// Returns the conversation, and the functions that its answer may call.
-    pub(super) fn conversation(
+    fn conversation(
         self,
         model: &Model,
         now: SystemTime,
