@@ -350,3 +350,20 @@ impl<R> Drop for Lease<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_come_back_is_whole_seconds_from_1_to_60() {
+        let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
+        assert_eq!(retry_after_seconds(8, None, 4), 1);
+        assert_eq!(retry_after_seconds(0, seconds(0.2), 4), 1);
+        assert_eq!(retry_after_seconds(0, seconds(2.2), 4), 3);
+        assert_eq!(retry_after_seconds(7, seconds(2.5), 4), 5);
+        assert_eq!(retry_after_seconds(8, seconds(2.5), 4), 8);
+        assert_eq!(retry_after_seconds(100, seconds(30.0), 1), 60);
+        assert_eq!(retry_after_seconds(usize::MAX - 1, Some(Duration::MAX), 1), 60);
+    }
+}

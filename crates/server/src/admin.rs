@@ -53,11 +53,7 @@ pub(crate) async fn unload(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let unload = |shared: &Shared, bytes: &[u8]| {
-        let entry = shared.catalog.find(&named(bytes)?)?;
-        entry.unload(shared.limits.drain);
-        Ok(json!({"success": true, "model": entry.id}))
-    };
+    let unload = |shared: &Shared, bytes: &[u8]| take_away(shared, &named(bytes)?);
     intake::digest(&shared, &headers, body, unload).await.map(Json)
 }
 
@@ -77,12 +73,14 @@ pub(crate) async fn unload_named(
     State(shared): State<Arc<Shared>>,
     Path(asked): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let unload = move |shared: &Shared| {
-        let entry = shared.catalog.find(&asked)?;
-        entry.unload(shared.limits.drain);
-        Ok(json!({"success": true, "model": entry.id}))
-    };
+    let unload = move |shared: &Shared| take_away(shared, &asked);
     intake::work(&shared, unload).await.map(Json)
+}
+
+fn take_away(shared: &Shared, asked: &str) -> Result<Value, ApiError> {
+    let entry = shared.catalog.find(asked)?;
+    entry.unload(shared.limits.drain);
+    Ok(json!({"success": true, "model": entry.id}))
 }
 
 /// Lists the models that take memory.
