@@ -1,0 +1,1 @@
+//! The automatic, reversible choice of a policy.

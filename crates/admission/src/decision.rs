@@ -1,0 +1,1 @@
+//! A decision that explains itself.

@@ -1,0 +1,1 @@
+//! Estimates for engines whose inside is unknown.

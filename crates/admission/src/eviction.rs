@@ -1,0 +1,1 @@
+//! Which idle models make room at the least cost.

@@ -1,0 +1,1 @@
+//! A checkpoint's layers and what each remembers.

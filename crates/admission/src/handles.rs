@@ -1,0 +1,1 @@
+//! Typed handles on the ledger's records.

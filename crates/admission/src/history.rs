@@ -1,0 +1,1 @@
+//! What earlier loads really took.

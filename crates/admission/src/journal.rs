@@ -1,0 +1,1 @@
+//! What was being loaded when a process ended.

@@ -1,0 +1,1 @@
+//! What other processes of this machine hold.

@@ -1,0 +1,1 @@
+//! Numbers of parameters as people write them.

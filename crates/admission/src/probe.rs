@@ -1,0 +1,1 @@
+//! How much memory the machine has left.

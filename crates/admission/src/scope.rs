@@ -1,0 +1,1 @@
+//! One name for a state root, however it is spelled.

@@ -1,0 +1,1 @@
+//! Replays arrivals under another policy or memory size.
