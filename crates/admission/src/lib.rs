@@ -22,4 +22,5 @@ pub mod probe;
 pub mod scope;
 pub mod simulate;
 pub mod sizing;
+pub mod surroundings;
 pub mod units;

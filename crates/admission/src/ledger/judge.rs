@@ -1,0 +1,191 @@
+//! The only place that compares what is asked for with what there is.
+//!
+//! One order for everybody: what is being given back, maintenance, unknown size, a policy of nothing, the ceiling and the
+//! devices, pressure, free memory. Equality admits. A pure function.
+
+use serde::Serialize;
+
+use super::{Ask, Charge, ChargeId, Holding, Ledger, ModelId, Pool};
+use crate::units::Bytes;
+
+/// The numbers of the moment, measured before the table was asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Env {
+    /// The most that models may take together, by the policy.
+    pub ceiling: Bytes,
+    /// What has to stay free.
+    pub emergency_reserve: Bytes,
+    /// The memory of each device, where it is known.
+    pub devices: Vec<Option<Bytes>>,
+    /// What could be taken without taking it from anybody; `None` where nobody knows.
+    pub available: Option<Bytes>,
+    /// What the other processes of this machine hold.
+    pub others: Outside,
+    /// Whether the system is so short of memory that nothing new should come.
+    pub is_pressed: bool,
+}
+
+/// What other processes of this machine hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// All that is charged to the host.
+    pub charged: Bytes,
+    /// The part of it that readings of free memory still count as free.
+    pub unseen: Bytes,
+}
+
+/// What came of a judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It fits.
+    Allowed,
+    /// It fits as far as anybody knows: free memory could not be read.
+    LiveMemoryUnknown,
+    /// The policy lets no model in.
+    DisabledByPolicy,
+    /// The policy lets no more in.
+    ExceedsConfiguredCeiling,
+    /// The machine has too little left.
+    InsufficientLiveMemory,
+    /// The system is short of memory at this moment.
+    MemoryPressure,
+    /// Nobody knows how large the weights are.
+    WeightsUnknown,
+    /// The model is being changed.
+    ModelMaintenance,
+    /// An earlier copy of the model is still being given back.
+    PendingTeardown,
+}
+
+impl Verdict {
+    /// Tells whether the request may go on.
+    pub fn admits(self) -> bool {
+        matches!(self, Self::Allowed | Self::LiveMemoryUnknown)
+    }
+
+    /// Tells whether it would be worth asking again although nobody does anything.
+    pub fn may_pass(self) -> bool {
+        matches!(
+            self,
+            Self::InsufficientLiveMemory
+                | Self::MemoryPressure
+                | Self::ModelMaintenance
+                | Self::PendingTeardown
+        )
+    }
+}
+
+/// A judgement with every number that led to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preflight {
+    /// The model.
+    pub model: ModelId,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// Whether the weights are there already, or on their way.
+    pub is_warm: bool,
+    /// The host memory that the request adds.
+    pub incremental: Bytes,
+    /// What the policy allows.
+    pub ceiling: Bytes,
+    /// Host memory of weights and what stays beside them, all processes together.
+    pub resident: Bytes,
+    /// Host memory promised to requests of this process.
+    pub active: Bytes,
+    /// The numbers of the accelerator, where the weights lie on one.
+    pub accelerator: Option<Accelerator>,
+    /// What could be taken without taking it from anybody, before anything that is charged and not yet seen.
+    pub available: Option<Bytes>,
+    /// What is charged and still counts as free.
+    pub unseen: Bytes,
+    /// What has to stay free.
+    pub emergency_reserve: Bytes,
+}
+
+/// The numbers of an accelerator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accelerator {
+    /// Which one.
+    pub index: u8,
+    /// Its memory, where it is known.
+    pub total: Option<Bytes>,
+    /// Weights that lie on it.
+    pub resident: Bytes,
+    /// Weights that the request adds.
+    pub incremental: Bytes,
+}
+
+/// Judges a request; the charge `own` is what it asks to replace.
+pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>) -> Preflight {
+    let is_warm = ledger.carries(ask.on);
+    let nothing = Holding { weights: Bytes::ZERO, standing: Bytes::ZERO };
+    let cold = ask.holding.filter(|_| !is_warm).unwrap_or(nothing);
+    let on_host = if ask.pool == Pool::Host { cold.weights } else { Bytes::ZERO };
+    let active: Bytes = ledger.others(own).map(Charge::host).sum();
+    let mut preflight = Preflight {
+        model: ledger.resolve(&ask.model).clone(),
+        verdict: Verdict::Allowed,
+        is_warm,
+        incremental: ask.overhead + cold.standing + on_host,
+        ceiling: env.ceiling,
+        resident: ledger.resident_host() + env.others.charged,
+        active,
+        accelerator: accelerator(ledger, ask, env, cold.weights),
+        available: env.available,
+        unseen: ledger.unseen_resident() + active + env.others.unseen,
+        emergency_reserve: env.emergency_reserve,
+    };
+    preflight.verdict = if ledger.is_in_transit(ask.scope, &ask.model) {
+        Verdict::PendingTeardown
+    } else if ledger.is_maintained(ask.scope, &ask.model) {
+        Verdict::ModelMaintenance
+    } else if ask.holding.is_none() && !is_warm {
+        Verdict::WeightsUnknown
+    } else {
+        let on_device = preflight.accelerator.map_or(Bytes::ZERO, |device| {
+            let others = ledger.others(own).map(|held| held.on_device(device.index));
+            device.resident + device.incremental + others.sum()
+        });
+        preflight.compare(on_device, env.is_pressed)
+    };
+    preflight
+}
+
+fn accelerator(ledger: &Ledger, ask: &Ask, env: &Env, weights: Bytes) -> Option<Accelerator> {
+    let Pool::Device(index) = ask.pool else { return None };
+    let total = env.devices.get(usize::from(index)).copied().flatten();
+    let resident = ledger.resident_on(index);
+    Some(Accelerator { index, total, resident, incremental: weights })
+}
+
+/// Tells whether a sum stays within a limit; one that is too large to be counted stays within none.
+fn fits(sum: Bytes, limit: Bytes) -> bool {
+    sum <= limit && sum < Bytes::MAX
+}
+
+impl Preflight {
+    /// Compares the numbers; the order is part of the contract.
+    fn compare(&self, on_device: Bytes, is_pressed: bool) -> Verdict {
+        let projected = self.resident + self.active + self.incremental;
+        let is_over_device = self
+            .accelerator
+            .and_then(|device| device.total)
+            .is_some_and(|total| !fits(on_device, total));
+        if self.ceiling == Bytes::ZERO && !self.is_warm {
+            return Verdict::DisabledByPolicy;
+        }
+        if is_over_device || (self.ceiling > Bytes::ZERO && !fits(projected, self.ceiling)) {
+            return Verdict::ExceedsConfiguredCeiling;
+        }
+        if is_pressed && !self.is_warm {
+            return Verdict::MemoryPressure;
+        }
+        let needed = self.incremental + self.emergency_reserve;
+        match self.available {
+            None => Verdict::LiveMemoryUnknown,
+            Some(available) if fits(needed, available.left_after(self.unseen)) => Verdict::Allowed,
+            Some(_) => Verdict::InsufficientLiveMemory,
+        }
+    }
+}
