@@ -8,7 +8,7 @@ use toko_admission::handles::{
     Admission, Admitted, Charged, Reservation, Resident, Snapshot, Surroundings,
 };
 use toko_admission::ledger::{
-    AllocationId, Ask, Env, Holding, Home, ModelId, Pool, Preflight, ScopeId, Verdict,
+    AllocationId, Ask, Env, Holding, Home, ModelId, Outside, Pool, Preflight, ScopeId, Verdict,
 };
 use toko_admission::units::Bytes;
 
@@ -44,6 +44,7 @@ fn machine(ceiling: u64, available: u64) -> (Admission, Numbers) {
         env.ceiling = Bytes::from_mib(ceiling);
         env.emergency_reserve = Bytes::from_mib(RESERVE);
         env.available = Some(Bytes::from_mib(available));
+        env.others = Some(Outside::default());
     });
     (Admission::new(Box::new(numbers.clone()), ScopeId(1)), numbers)
 }

@@ -1,11 +1,12 @@
 //! The only place that compares what is asked for with what there is.
 //!
-//! One order for everybody: what is being given back, maintenance, unknown size, a policy of nothing, the ceiling and the
-//! devices, pressure, free memory. Equality admits. A pure function.
+//! One order for everybody: what is being given back, maintenance, unknown sizes, a policy of nothing, the ceiling and
+//! the devices, pressure, free memory. Equality admits. A pure function.
 
 use serde::Serialize;
 
 use super::{Ask, Charge, ChargeId, Holding, Ledger, ModelId, Pool};
+use crate::decision::Holder;
 use crate::units::Bytes;
 
 /// The numbers of the moment, measured before the table was asked.
@@ -19,19 +20,27 @@ pub struct Env {
     pub devices: Vec<Option<Bytes>>,
     /// What could be taken without taking it from anybody; `None` where nobody knows.
     pub available: Option<Bytes>,
-    /// What the other processes of this machine hold.
-    pub others: Outside,
+    /// What the other processes of this machine hold; `None` where that could not be read.
+    pub others: Option<Outside>,
     /// Whether the system is so short of memory that nothing new should come.
     pub is_pressed: bool,
+    /// Which limit leaves the least, in words.
+    pub bound_by: String,
+    /// The part of `available` that no file is cached in, where it is known.
+    pub uncached: Option<Bytes>,
+    /// All memory of the machine, or of what this process may take of it, where it is known.
+    pub total: Option<Bytes>,
 }
 
 /// What other processes of this machine hold.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outside {
     /// All that is charged to the host.
     pub charged: Bytes,
     /// The part of it that readings of free memory still count as free.
     pub unseen: Bytes,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
 }
 
 /// What came of a judgement.
@@ -52,6 +61,8 @@ pub enum Verdict {
     MemoryPressure,
     /// Nobody knows how large the weights are.
     WeightsUnknown,
+    /// Nobody knows what other processes hold.
+    OthersUnknown,
     /// The model is being changed.
     ModelMaintenance,
     /// An earlier copy of the model is still being given back.
@@ -70,6 +81,7 @@ impl Verdict {
             self,
             Self::InsufficientLiveMemory
                 | Self::MemoryPressure
+                | Self::OthersUnknown
                 | Self::ModelMaintenance
                 | Self::PendingTeardown
         )
@@ -122,6 +134,8 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
     let nothing = Holding { weights: Bytes::ZERO, standing: Bytes::ZERO };
     let cold = ask.holding.filter(|_| !is_warm).unwrap_or(nothing);
     let on_host = if ask.pool == Pool::Host { cold.weights } else { Bytes::ZERO };
+    let (charged_elsewhere, unseen_elsewhere) =
+        env.others.as_ref().map(|others| (others.charged, others.unseen)).unwrap_or_default();
     let active: Bytes = ledger.others(own).map(Charge::host).sum();
     let mut preflight = Preflight {
         model: ledger.resolve(&ask.model).clone(),
@@ -129,11 +143,11 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
         is_warm,
         incremental: ask.overhead + cold.standing + on_host,
         ceiling: env.ceiling,
-        resident: ledger.resident_host() + env.others.charged,
+        resident: ledger.resident_host() + charged_elsewhere,
         active,
         accelerator: accelerator(ledger, ask, env, cold.weights),
         available: env.available,
-        unseen: ledger.unseen_resident() + active + env.others.unseen,
+        unseen: ledger.unseen_resident() + active + unseen_elsewhere,
         emergency_reserve: env.emergency_reserve,
     };
     preflight.verdict = if ledger.is_in_transit(ask.scope, &ask.model) {
@@ -142,6 +156,8 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
         Verdict::ModelMaintenance
     } else if ask.holding.is_none() && !is_warm {
         Verdict::WeightsUnknown
+    } else if env.others.is_none() && !is_warm {
+        Verdict::OthersUnknown
     } else {
         let on_device = preflight.accelerator.map_or(Bytes::ZERO, |device| {
             let others = ledger.others(own).map(|held| held.on_device(device.index));
@@ -165,6 +181,18 @@ fn fits(sum: Bytes, limit: Bytes) -> bool {
 }
 
 impl Preflight {
+    /// Returns how much a request for host memory may add to what is there without being refused for its size.
+    pub fn room(&self) -> Bytes {
+        let below_ceiling = match self.ceiling {
+            Bytes::ZERO if self.is_warm => Bytes::MAX,
+            ceiling => ceiling.left_after(self.resident + self.active),
+        };
+        let free = self.available.map_or(Bytes::MAX, |available| {
+            available.left_after(self.unseen).left_after(self.emergency_reserve)
+        });
+        below_ceiling.min(free)
+    }
+
     /// Compares the numbers; the order is part of the contract.
     fn compare(&self, on_device: Bytes, is_pressed: bool) -> Verdict {
         let projected = self.resident + self.active + self.incremental;

@@ -60,7 +60,8 @@ fn holding() -> impl Strategy<Value = Holding> {
 
 fn env() -> impl Strategy<Value = Env> {
     let limit = || prop_oneof![1 => Just(Bytes::ZERO), 6 => (0u64..30_000).prop_map(Bytes::from_mib)];
-    let others = (limit(), limit()).prop_map(|(charged, unseen)| Outside { charged, unseen });
+    let others = (limit(), limit()).prop_map(|(charged, unseen)| Outside { charged, unseen, holders: Vec::new() });
+    let others = proptest::option::weighted(0.95, others);
     let devices = proptest::collection::vec(proptest::option::of(limit()), 0..3);
     let available = proptest::option::weighted(0.9, limit());
     (limit(), limit(), devices, available, others, proptest::bool::weighted(0.1)).prop_map(
@@ -71,6 +72,7 @@ fn env() -> impl Strategy<Value = Env> {
             available,
             others,
             is_pressed,
+            ..Env::default()
         },
     )
 }
@@ -198,7 +200,7 @@ impl World {
         preflight: &Preflight,
     ) -> Result<(), TestCaseError> {
         if env.ceiling > Bytes::ZERO {
-            prop_assert!(self.ledger.host() + env.others.charged <= env.ceiling);
+            prop_assert!(self.ledger.host() + env.others.clone().unwrap_or_default().charged <= env.ceiling);
         } else {
             prop_assert!(preflight.is_warm);
         }
@@ -208,7 +210,7 @@ impl World {
             prop_assert!(self.ledger.resident_on(device) + self.ledger.active_on(device) <= total);
         }
         if let Some(available) = env.available {
-            let promised = self.ledger.unseen_host() + env.others.unseen;
+            let promised = self.ledger.unseen_host() + env.others.clone().unwrap_or_default().unseen;
             prop_assert!(promised + env.emergency_reserve <= available);
         }
         let (scope, model) = (ask.scope, &ask.model);

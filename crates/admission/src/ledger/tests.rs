@@ -16,7 +16,7 @@ fn weights(of: u64) -> Holding {
 
 /// A machine with room for everything.
 fn roomy() -> Env {
-    Env { ceiling: mib(100_000), available: Some(mib(100_000)), ..Env::default() }
+    Env { ceiling: mib(100_000), available: Some(mib(100_000)), others: Some(Outside::default()), ..Env::default() }
 }
 
 fn model(name: &str) -> ModelId {
@@ -194,7 +194,7 @@ fn weights_of_unknown_size_are_refused_and_never_nothing() {
 
 #[test]
 fn sums_that_are_too_large_fit_nowhere() {
-    let endless = Env { ceiling: Bytes::MAX, available: Some(Bytes::MAX), ..Env::default() };
+    let endless = Env { ceiling: Bytes::MAX, available: Some(Bytes::MAX), ..roomy() };
     let mut ledger = Ledger::default();
     let half = u64::MAX >> 21;
     reserve(&mut ledger, &ask("small", 1, 0));
@@ -258,10 +258,10 @@ fn an_overdue_end_stays_charged_until_it_is_given_up() {
 #[test]
 fn what_other_processes_hold_counts_for_the_ceiling_and_what_is_unseen_for_free_memory() {
     let ledger = Ledger::default();
-    let others = Outside { charged: mib(600), unseen: mib(200) };
+    let others = Some(Outside { charged: mib(600), unseen: mib(200), ..Outside::default() });
     let request = ask("m", 400, 0);
     let judge = |ceiling, available| {
-        let env = Env { ceiling: mib(ceiling), available: Some(mib(available)), others, ..Env::default() };
+        let env = Env { ceiling: mib(ceiling), available: Some(mib(available)), others: others.clone(), ..Env::default() };
         ledger.preflight(&request, &env).verdict
     };
     assert_eq!(judge(1000, 600), Verdict::Allowed);
@@ -288,4 +288,32 @@ fn a_pressed_system_takes_no_new_model_and_goes_on_with_those_that_are_there() {
     let pressed = Env { is_pressed: true, ..roomy() };
     assert_eq!(ledger.preflight(&ask("new", 1, 0), &pressed).verdict, Verdict::MemoryPressure);
     assert_eq!(ledger.preflight(&warm("m", allocation, 1), &pressed).verdict, Verdict::Allowed);
+}
+
+#[test]
+fn nothing_new_comes_while_nobody_knows_what_other_processes_hold() {
+    let mut ledger = Ledger::default();
+    let (_, allocation) = load(&mut ledger, "m", 100, 0);
+    let blind = Env { others: None, ..roomy() };
+    assert_eq!(ledger.preflight(&ask("new", 1, 0), &blind).verdict, Verdict::OthersUnknown);
+    assert_eq!(ledger.preflight(&warm("m", allocation, 1), &blind).verdict, Verdict::Allowed);
+}
+
+#[test]
+fn the_room_is_exactly_what_is_admitted() {
+    let mut ledger = Ledger::default();
+    load(&mut ledger, "m", 100, 30);
+    let others = Some(Outside { charged: mib(50), unseen: mib(7), ..Outside::default() });
+    for (ceiling, available) in [(1000, 900), (1000, 5000), (100, 100), (181, 5000)] {
+        let env = Env {
+            ceiling: mib(ceiling),
+            available: Some(mib(available)),
+            emergency_reserve: mib(20),
+            others: others.clone(),
+            ..Env::default()
+        };
+        let room = ledger.preflight(&ask("new", 0, 0), &env).room().ceil_mib();
+        let admits = |size| ledger.preflight(&ask("new", size, 0), &env).verdict.admits();
+        assert_eq!((admits(room), admits(room + 1)), (room > 0, false), "{ceiling} {available}");
+    }
 }

@@ -1,0 +1,209 @@
+//! What would make a refused load fit. Each proposal is put to the ledger as it would be asked, and dropped if refused.
+
+use serde::Serialize;
+
+use super::Load;
+use crate::eviction::{self, Candidate};
+use crate::ledger::{Env, Ledger, ModelId, Pool, Verdict};
+use crate::policy::Policy;
+use crate::sizing::Sizing;
+use crate::units::Bytes;
+
+/// The least context that is worth proposing.
+const LEAST_CONTEXT_TOKENS: u64 = 256;
+/// Custom ceilings are whole multiples of this.
+const CEILING_STEP: Bytes = Bytes::from_mib(512);
+
+/// What is to be done differently.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Change {
+    /// A shorter context.
+    Context {
+        /// Tokens of each replica.
+        context_tokens: u64,
+    },
+    /// Fewer requests at once.
+    Replicas {
+        /// How many.
+        replicas: u64,
+    },
+    /// Fewer requests at once, and a shorter context.
+    ContextAndReplicas {
+        /// Tokens of each replica.
+        context_tokens: u64,
+        /// How many.
+        replicas: u64,
+    },
+    /// Smaller keys and values.
+    KvType {
+        /// Their element type.
+        kv_type: String,
+    },
+    /// Smaller weights of the same model.
+    Weights {
+        /// Where they are.
+        path: String,
+    },
+    /// Idle models go.
+    Unload {
+        /// Which.
+        models: Vec<ModelId>,
+    },
+    /// Another policy.
+    Policy {
+        /// As it is written on the command line.
+        policy: String,
+    },
+}
+
+/// Something that would help.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fix {
+    /// What is to be done.
+    #[serde(flatten)]
+    pub change: Change,
+    /// What the model would need then, weights included.
+    pub total_bytes: Bytes,
+}
+
+/// Finds everything that would help by itself, best first: what costs the user least comes first.
+pub(super) fn find(load: &Load, ledger: &Ledger, env: &Env, idle: &[Candidate]) -> Vec<Fix> {
+    let search = Search { load, ledger, env };
+    let mut fixes: Vec<Fix> = search.unload(idle).into_iter().collect();
+    if let Some(sizing) = &load.sizing {
+        fixes.extend(search.replicas(sizing));
+        fixes.extend(search.variants());
+        fixes.extend(search.context(sizing, load.replicas));
+        if fixes.is_empty() && load.replicas > 1 {
+            fixes.extend(search.context(sizing, 1));
+        }
+        fixes.extend(search.policy());
+    }
+    fixes
+}
+
+struct Search<'a> {
+    load: &'a Load,
+    ledger: &'a Ledger,
+    env: &'a Env,
+}
+
+impl Search<'_> {
+    fn proven(&self, load: &Load, change: Change) -> Option<Fix> {
+        self.proven_under(load, self.ledger, self.env, change)
+    }
+
+    fn proven_under(
+        &self,
+        load: &Load,
+        ledger: &Ledger,
+        env: &Env,
+        change: Change,
+    ) -> Option<Fix> {
+        let is_admitted = ledger.preflight(&load.ask(), env).verdict.admits();
+        let total_bytes = load.footprint()?.total();
+        is_admitted.then_some(Fix { change, total_bytes })
+    }
+
+    /// Returns the most host memory that the load may take now.
+    fn room(&self) -> Bytes {
+        self.ledger.preflight(&self.load.ask(), self.env).room()
+    }
+
+    fn on_host(&self, sizing: &Sizing) -> Bytes {
+        match self.load.pool {
+            Pool::Host => sizing.mapped_weights + sizing.private_weights,
+            Pool::Device(_) => Bytes::ZERO,
+        }
+    }
+
+    fn replicas(&self, sizing: &Sizing) -> Option<Fix> {
+        let room = self.room().left_after(self.on_host(sizing));
+        let context_tokens = self.load.context_tokens;
+        let fits =
+            |replicas: &u64| sizing.footprint(context_tokens, *replicas).overhead <= room;
+        let replicas = (1..self.load.replicas).rev().find(fits)?;
+        let fewer = Load { replicas, ..self.load.clone() };
+        self.proven(&fewer, Change::Replicas { replicas })
+    }
+
+    fn context(&self, sizing: &Sizing, replicas: u64) -> Option<Fix> {
+        let room = self.room().left_after(self.on_host(sizing));
+        let limit = self.load.context_tokens.saturating_sub(1);
+        let longest = sizing.largest_context(room, replicas, limit)?;
+        let context_tokens = rounded(longest).max(longest.min(LEAST_CONTEXT_TOKENS));
+        if context_tokens < LEAST_CONTEXT_TOKENS {
+            return None;
+        }
+        let shorter = Load { context_tokens, replicas, ..self.load.clone() };
+        let change = if replicas == self.load.replicas {
+            Change::Context { context_tokens }
+        } else {
+            Change::ContextAndReplicas { context_tokens, replicas }
+        };
+        self.proven(&shorter, change)
+    }
+
+    fn variants(&self) -> Vec<Fix> {
+        let proven = |variant: &super::Variant| {
+            let other = Load { sizing: Some(variant.sizing.clone()), ..self.load.clone() };
+            self.proven(&other, variant.change.clone())
+        };
+        self.load.variants.iter().filter_map(proven).collect()
+    }
+
+    /// Lets idle models go, as few as are needed.
+    fn unload(&self, idle: &[Candidate]) -> Option<Fix> {
+        let preflight = self.ledger.preflight(&self.load.ask(), self.env);
+        let shortfall = preflight.incremental.left_after(preflight.room());
+        let models = eviction::choose(idle, shortfall).filter(|models| !models.is_empty())?;
+        let mut without = self.ledger.clone();
+        let going: Vec<_> = without
+            .allocations()
+            .filter(|(_, held)| models.contains(&held.model))
+            .map(|(id, held)| (id, held.visible))
+            .collect();
+        let freed: Bytes = going.iter().map(|(_, visible)| *visible).sum();
+        going.iter().for_each(|(id, _)| without.exit(*id));
+        // What readings had left out for them is there again.
+        let env = Env {
+            available: self.env.available.map(|available| available + freed),
+            ..self.env.clone()
+        };
+        self.proven_under(self.load, &without, &env, Change::Unload { models })
+    }
+
+    /// Proposes the profile, or the smallest ceiling, under which the load fits.
+    fn policy(&self) -> Option<Fix> {
+        let preflight = self.ledger.preflight(&self.load.ask(), self.env);
+        let is_the_policy = matches!(
+            preflight.verdict,
+            Verdict::ExceedsConfiguredCeiling | Verdict::DisabledByPolicy
+        );
+        let total_mb = self.env.total.filter(|_| is_the_policy)?.floor_mib();
+        let needed = preflight.resident + preflight.active + preflight.incremental;
+        let steps = needed.get().div_ceil(CEILING_STEP.get());
+        #[expect(clippy::cast_precision_loss, reason = "half gigabytes of a machine's memory")]
+        let custom = Policy::custom_gb(steps as f64 / 2.0).ok()?;
+        let policies = [
+            ("local-focused".to_owned(), Policy::local_focused()),
+            (format!("custom:{}.{}GB", steps / 2, steps % 2 * 5), custom),
+        ];
+        policies.into_iter().find_map(|(name, policy)| {
+            let ceiling = policy.effective_budget(total_mb).effective_new_load_ceiling_mb;
+            let ceiling = Bytes::from_mib(ceiling);
+            if ceiling <= self.env.ceiling {
+                return None;
+            }
+            let env = Env { ceiling, ..self.env.clone() };
+            self.proven_under(self.load, self.ledger, &env, Change::Policy { policy: name })
+        })
+    }
+}
+
+/// Rounds a context length down to one that reads well.
+fn rounded(tokens: u64) -> u64 {
+    let step = if tokens >= 4096 { 1024 } else { 256 };
+    tokens / step * step
+}
