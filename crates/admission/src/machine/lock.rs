@@ -30,11 +30,6 @@ pub(crate) fn exclusive(path: &Path, limit: Duration) -> Result<File, NotTaken> 
     take(path, limit, File::try_lock)
 }
 
-/// Takes a lock that excludes only exclusive ones, and lasts as long as the returned file stays open.
-pub(crate) fn shared(path: &Path, limit: Duration) -> Result<File, NotTaken> {
-    take(path, limit, File::try_lock_shared)
-}
-
 /// Says whether some process holds the file's exclusive lock. The file must not be one that is locked only later in
 /// its life.
 pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
