@@ -89,8 +89,7 @@ fn cheap_set<'a>(idle: &[&'a Candidate], shortfall: Bytes) -> Vec<&'a Candidate>
         price(one, other).cmp(&price(other, one))
     });
     let mut chosen: Vec<&Candidate> = Vec::new();
-    let freed =
-        |set: &[&Candidate]| -> Bytes { set.iter().map(|candidate| candidate.frees).sum() };
+    let freed = |set: &[&Candidate]| -> Bytes { set.iter().map(|candidate| candidate.frees).sum() };
     for candidate in by_price {
         if freed(&chosen) >= shortfall {
             break;
@@ -128,7 +127,12 @@ mod tests {
         let chosen = choose(candidates, Bytes::from_mib(shortfall_mib));
         let chosen = chosen
             .map(|models| models.iter().map(|model| model.as_str().to_owned()).collect::<Vec<_>>());
-        assert_eq!(chosen.as_deref(), expected.map(|names| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>()).as_deref());
+        assert_eq!(
+            chosen.as_deref(),
+            expected
+                .map(|names| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>())
+                .as_deref()
+        );
     }
 
     #[test]

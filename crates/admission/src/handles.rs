@@ -227,9 +227,9 @@ impl Snapshot {
 
 impl Charged {
     fn admitted(self) -> Admitted {
-        let is_cold = self.desk.with(|ledger| {
-            ledger.charge_of(self.id).is_some_and(|held| held.cold.is_some())
-        });
+        let is_cold = self
+            .desk
+            .with(|ledger| ledger.charge_of(self.id).is_some_and(|held| held.cold.is_some()));
         if is_cold {
             Admitted::Cold(Reservation { charged: self })
         } else {

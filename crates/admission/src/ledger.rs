@@ -376,7 +376,9 @@ impl Ledger {
             .filter(|(_, held)| overdue(held) && self.is_same(&held.model, model))
             .map(|(id, _)| *id)
             .collect();
-        ids.iter().for_each(|id| self.exit(*id));
+        for id in &ids {
+            self.exit(*id);
+        }
         ids.len()
     }
 

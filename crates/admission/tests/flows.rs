@@ -25,7 +25,7 @@ struct Numbers(Arc<Mutex<Env>>);
 
 impl Surroundings for Numbers {
     fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
-        decide(&self.0.lock().unwrap());
+        decide(&self.0.lock().expect("no step panics"));
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
@@ -33,7 +33,7 @@ impl Surroundings for Numbers {
 
 impl Numbers {
     fn set(&self, change: impl FnOnce(&mut Env)) {
-        change(&mut self.0.lock().unwrap());
+        change(&mut self.0.lock().expect("no step panics"));
     }
 }
 
@@ -93,9 +93,7 @@ fn on(ask: &Ask, allocation: AllocationId) -> Ask {
 }
 
 fn totals(admission: &Admission) -> (u64, u64) {
-    admission.look(|ledger| {
-        (ledger.active_host().ceil_mib(), ledger.resident_host().ceil_mib())
-    })
+    admission.look(|ledger| (ledger.active_host().ceil_mib(), ledger.resident_host().ceil_mib()))
 }
 
 fn verdict(admission: &Admission, ask: &Ask) -> Verdict {
@@ -250,8 +248,7 @@ fn weights_on_an_accelerator_go_through_a_load() {
     numbers.set(|env| env.devices = vec![Some(Bytes::from_mib(8000))]);
     let request = Ask { pool: Pool::Device(0), ..ask("qwen3-4b", WEIGHTS, OVERHEAD_METAL) };
     let on_device = |admission: &Admission| {
-        admission
-            .look(|ledger| (ledger.active_on(0).ceil_mib(), ledger.resident_on(0).ceil_mib()))
+        admission.look(|ledger| (ledger.active_on(0).ceil_mib(), ledger.resident_on(0).ceil_mib()))
     };
     let reservation = cold(&admission, &request);
     assert_eq!((totals(&admission), on_device(&admission)), ((1824, 0), (2400, 0)));
@@ -313,4 +310,3 @@ fn another_scopes_copy_of_a_model_is_no_discount() {
     let other = admission.preflight(&Ask { scope: ScopeId(2), ..request });
     assert_eq!((incremental(&own), incremental(&other)), (2048, 4448));
 }
-

@@ -91,19 +91,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn proven(&self, load: &Load, change: Change) -> Option<Fix> {
-        self.proven_under(load, self.ledger, self.env, change)
-    }
-
-    fn proven_under(
-        &self,
-        load: &Load,
-        ledger: &Ledger,
-        env: &Env,
-        change: Change,
-    ) -> Option<Fix> {
-        let is_admitted = ledger.preflight(&load.ask(), env).verdict.admits();
-        let total_bytes = load.footprint()?.total();
-        is_admitted.then_some(Fix { change, total_bytes })
+        proven(load, self.ledger, self.env, change)
     }
 
     /// Returns the most host memory that the load may take now.
@@ -121,8 +109,7 @@ impl Search<'_> {
     fn replicas(&self, sizing: &Sizing) -> Option<Fix> {
         let room = self.room().left_after(self.on_host(sizing));
         let context_tokens = self.load.context_tokens;
-        let fits =
-            |replicas: &u64| sizing.footprint(context_tokens, *replicas).overhead <= room;
+        let fits = |replicas: &u64| sizing.footprint(context_tokens, *replicas).overhead <= room;
         let replicas = (1..self.load.replicas).rev().find(fits)?;
         let fewer = Load { replicas, ..self.load.clone() };
         self.proven(&fewer, Change::Replicas { replicas })
@@ -165,13 +152,15 @@ impl Search<'_> {
             .map(|(id, held)| (id, held.visible))
             .collect();
         let freed: Bytes = going.iter().map(|(_, visible)| *visible).sum();
-        going.iter().for_each(|(id, _)| without.exit(*id));
+        for (id, _) in going {
+            without.exit(id);
+        }
         // What readings had left out for them is there again.
         let env = Env {
             available: self.env.available.map(|available| available + freed),
             ..self.env.clone()
         };
-        self.proven_under(self.load, &without, &env, Change::Unload { models })
+        proven(self.load, &without, &env, Change::Unload { models })
     }
 
     /// Proposes the profile, or the smallest ceiling, under which the load fits.
@@ -197,9 +186,16 @@ impl Search<'_> {
                 return None;
             }
             let env = Env { ceiling, ..self.env.clone() };
-            self.proven_under(self.load, self.ledger, &env, Change::Policy { policy: name })
+            proven(self.load, self.ledger, &env, Change::Policy { policy: name })
         })
     }
+}
+
+/// Makes a proposal of a change that leads to `load`, if the ledger admits that.
+fn proven(load: &Load, ledger: &Ledger, env: &Env, change: Change) -> Option<Fix> {
+    let is_admitted = ledger.preflight(&load.ask(), env).verdict.admits();
+    let total_bytes = load.footprint()?.total();
+    is_admitted.then_some(Fix { change, total_bytes })
 }
 
 /// Rounds a context length down to one that reads well.

@@ -59,8 +59,13 @@ fn holding() -> impl Strategy<Value = Holding> {
 }
 
 fn env() -> impl Strategy<Value = Env> {
-    let limit = || prop_oneof![1 => Just(Bytes::ZERO), 6 => (0u64..30_000).prop_map(Bytes::from_mib)];
-    let others = (limit(), limit()).prop_map(|(charged, unseen)| Outside { charged, unseen, holders: Vec::new() });
+    let limit =
+        || prop_oneof![1 => Just(Bytes::ZERO), 6 => (0u64..30_000).prop_map(Bytes::from_mib)];
+    let others = (limit(), limit()).prop_map(|(charged, unseen)| Outside {
+        charged,
+        unseen,
+        holders: Vec::new(),
+    });
     let others = proptest::option::weighted(0.95, others);
     let devices = proptest::collection::vec(proptest::option::of(limit()), 0..3);
     let available = proptest::option::weighted(0.9, limit());
@@ -153,7 +158,7 @@ impl World {
         resident.chain(active).sum()
     }
 
-    fn ask(&self, wanted: Wanted) -> Ask {
+    fn ask(&self, wanted: &Wanted) -> Ask {
         Ask {
             scope: ScopeId(wanted.scope),
             model: model(wanted.model),
@@ -166,7 +171,12 @@ impl World {
         }
     }
 
-    fn reserve(&mut self, wanted: Wanted, env: &Env, is_forced: bool) -> Result<(), TestCaseError> {
+    fn reserve(
+        &mut self,
+        wanted: &Wanted,
+        env: &Env,
+        is_forced: bool,
+    ) -> Result<(), TestCaseError> {
         let ask = self.ask(wanted);
         let before = self.ledger.clone();
         let expected = self.ledger.preflight(&ask, env);
@@ -200,7 +210,9 @@ impl World {
         preflight: &Preflight,
     ) -> Result<(), TestCaseError> {
         if env.ceiling > Bytes::ZERO {
-            prop_assert!(self.ledger.host() + env.others.clone().unwrap_or_default().charged <= env.ceiling);
+            prop_assert!(
+                self.ledger.host() + env.others.clone().unwrap_or_default().charged <= env.ceiling
+            );
         } else {
             prop_assert!(preflight.is_warm);
         }
@@ -210,7 +222,8 @@ impl World {
             prop_assert!(self.ledger.resident_on(device) + self.ledger.active_on(device) <= total);
         }
         if let Some(available) = env.available {
-            let promised = self.ledger.unseen_host() + env.others.clone().unwrap_or_default().unseen;
+            let promised =
+                self.ledger.unseen_host() + env.others.clone().unwrap_or_default().unseen;
             prop_assert!(promised + env.emergency_reserve <= available);
         }
         let (scope, model) = (ask.scope, &ask.model);
@@ -221,14 +234,14 @@ impl World {
 
     fn apply(&mut self, event: Event) -> Result<(), TestCaseError> {
         match event {
-            Event::Reserve { ask, env, is_forced } => self.reserve(ask, &env, is_forced)?,
+            Event::Reserve { ask, env, is_forced } => self.reserve(&ask, &env, is_forced)?,
             Event::Measure { charge, on, measured, env } => {
                 let Some(charge) = self.charge(charge) else { return Ok(()) };
                 let on = on.and_then(|index| self.allocation(index));
                 let before = self.ledger.clone();
-                let is_there = on.and_then(|on| self.ledger.allocation(on)).is_some_and(|held| {
-                    matches!(held.phase, Phase::Loading | Phase::Resident)
-                });
+                let is_there = on
+                    .and_then(|on| self.ledger.allocation(on))
+                    .is_some_and(|held| matches!(held.phase, Phase::Loading | Phase::Resident));
                 if self.ledger.measure(charge, on, measured, &env).is_ok() {
                     let held = self.charges.get_mut(&charge).expect("it is accounted for");
                     held.2 = (!is_there).then_some(measured);
@@ -335,7 +348,7 @@ impl World {
     fn end(&mut self, mut seed: usize) -> Result<(), TestCaseError> {
         while !self.charges.is_empty() || !self.allocations.is_empty() {
             seed = seed.wrapping_mul(31).wrapping_add(7);
-            let event = if seed % 2 == 0 {
+            let event = if seed.is_multiple_of(2) {
                 Event::Release { charge: seed / 2 }
             } else {
                 Event::Exit { allocation: seed / 2 }
@@ -375,10 +388,8 @@ fn more_room_never_refuses(
 
 #[test]
 fn a_million_events_keep_every_invariant() {
-    let mut runner = TestRunner::new(Config {
-        failure_persistence: None,
-        ..Config::with_cases(HISTORIES)
-    });
+    let mut runner =
+        TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(HISTORIES) });
     let histories = (proptest::collection::vec(event(), EVENTS), any::<usize>());
     let outcome = runner.run(&histories, |(events, seed)| {
         let mut world = World::default();

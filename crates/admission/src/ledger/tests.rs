@@ -16,7 +16,12 @@ fn weights(of: u64) -> Holding {
 
 /// A machine with room for everything.
 fn roomy() -> Env {
-    Env { ceiling: mib(100_000), available: Some(mib(100_000)), others: Some(Outside::default()), ..Env::default() }
+    Env {
+        ceiling: mib(100_000),
+        available: Some(mib(100_000)),
+        others: Some(Outside::default()),
+        ..Env::default()
+    }
 }
 
 fn model(name: &str) -> ModelId {
@@ -156,10 +161,7 @@ fn what_is_given_back_is_told_before_maintenance() {
     assert_eq!(ledger.preflight(&request, &roomy()).verdict, Verdict::ModelMaintenance);
     ledger.drain(allocation);
     assert_eq!(ledger.preflight(&request, &roomy()).verdict, Verdict::PendingTeardown);
-    assert_eq!(
-        ledger.reserve(&request, &roomy()).unwrap_err().verdict,
-        Verdict::PendingTeardown
-    );
+    assert_eq!(ledger.reserve(&request, &roomy()).unwrap_err().verdict, Verdict::PendingTeardown);
 }
 
 #[test]
@@ -261,7 +263,12 @@ fn what_other_processes_hold_counts_for_the_ceiling_and_what_is_unseen_for_free_
     let others = Some(Outside { charged: mib(600), unseen: mib(200), ..Outside::default() });
     let request = ask("m", 400, 0);
     let judge = |ceiling, available| {
-        let env = Env { ceiling: mib(ceiling), available: Some(mib(available)), others: others.clone(), ..Env::default() };
+        let env = Env {
+            ceiling: mib(ceiling),
+            available: Some(mib(available)),
+            others: others.clone(),
+            ..Env::default()
+        };
         ledger.preflight(&request, &env).verdict
     };
     assert_eq!(judge(1000, 600), Verdict::Allowed);
