@@ -107,6 +107,8 @@ pub struct Have {
     pub reclaimable_bytes: Bytes,
     /// What could be admitted at this moment.
     pub room_bytes: Bytes,
+    /// Who set the ceiling, in words.
+    pub ceiling_by: String,
     /// Which limit leaves the least, in words.
     pub bound_by: String,
 }
@@ -239,14 +241,14 @@ impl Decision {
                 format!("{needs}; how much memory is free could not be read")
             }
             Verdict::DisabledByPolicy => {
-                format!("the policy lets no model in: its ceiling is {}", have.ceiling_bytes)
+                format!("{needs}, and {} leaves nothing for models", have.ceiling_by)
             }
             Verdict::ExceedsConfiguredCeiling => format!(
-                "{needs}, and the policy's ceiling of {} leaves {}",
-                have.ceiling_bytes, have.room_bytes
+                "{needs}, and the {} that {} allows leave {}",
+                have.ceiling_bytes, have.ceiling_by, have.room_bytes
             ),
             Verdict::InsufficientLiveMemory => format!(
-                "{needs}, and {} leaves {} of which {} have to stay free",
+                "{needs}, and {} leaves {}, of which {} have to stay free",
                 have.bound_by,
                 have.available_bytes.unwrap_or_default().left_after(have.unseen_bytes),
                 have.emergency_reserve_bytes
@@ -315,6 +317,7 @@ fn have(preflight: &Preflight, env: &Env, idle: &[Candidate]) -> Have {
         emergency_reserve_bytes: preflight.emergency_reserve,
         reclaimable_bytes: eviction::reclaimable(idle),
         room_bytes: preflight.room(),
+        ceiling_by: env.ceiling_by.clone(),
         bound_by: env.bound_by.clone(),
     }
 }

@@ -39,6 +39,9 @@ pub trait Surroundings: Send + Sync {
 
     /// Tells the others what is held after something ended; they may learn of it late, and never too early.
     fn tell(&self, snapshot: &dyn Fn() -> Snapshot);
+
+    /// Notes that a model was used just now, and whether it stays whatever comes; told with the next change.
+    fn used(&self, model: &ModelId, is_pinned: bool);
 }
 
 /// What a process holds at one moment, for others to count.
@@ -176,6 +179,11 @@ impl Admission {
         let given_up = self.desk.with(|ledger| ledger.give_up(self.scope, model));
         self.desk.tell();
         given_up
+    }
+
+    /// Notes that a model was used just now, and whether it stays whatever comes.
+    pub fn used(&self, model: &ModelId, is_pinned: bool) {
+        self.desk.surroundings.used(model, is_pinned);
     }
 
     /// Returns what is held at this moment.

@@ -109,6 +109,8 @@ impl Bound {
 pub struct Reading {
     /// All memory of the machine.
     pub host_total: Option<Bytes>,
+    /// The part of it that holds nothing, not even a file.
+    pub host_free: Option<Bytes>,
     /// Every limit that is set and could be read.
     pub bounds: Vec<Bound>,
     /// How long programs had to wait for memory.
@@ -144,7 +146,7 @@ pub fn read(roots: &Roots, cap: Option<Cap>) -> Reading {
     let own = ["RssAnon", "RssShmem"].map(|name| text::kibibytes(&status, name));
     let own = own.into_iter().flatten().sum();
 
-    let mut bounds = Vec::from_iter(host.clone());
+    let mut bounds = Vec::from_iter(host.clone().map(|(bound, _)| bound));
     bounds.extend(groups.bounds(own, &mut warnings));
     bounds.extend(address_space(roots, &status, &mut warnings));
     bounds.extend(cap.map(|Cap { limit, used }| Bound { limiter: Limiter::Cap, limit, used }));
@@ -152,11 +154,12 @@ pub fn read(roots: &Roots, cap: Option<Cap>) -> Reading {
         own: groups.pressure_file().and_then(|path| pressure::read(&path, &mut warnings)),
         host: pressure::read(&roots.proc.join("pressure/memory"), &mut warnings),
     };
-    Reading { host_total: host.map(|host| host.limit), bounds, pressure, warnings }
+    let (host_total, host_free) = host.map(|(bound, free)| (bound.limit, free)).unzip();
+    Reading { host_total, host_free: host_free.flatten(), bounds, pressure, warnings }
 }
 
 /// What the system calls available counts pages of files as free, mapped ones too.
-fn host(roots: &Roots, warnings: &mut Vec<String>) -> Option<Bound> {
+fn host(roots: &Roots, warnings: &mut Vec<String>) -> Option<(Bound, Option<Bytes>)> {
     let path = roots.proc.join("meminfo");
     let text = text::read(&path, warnings).unwrap_or_default();
     let fields = ["MemTotal", "MemAvailable"].map(|name| text::kibibytes(&text, name));
@@ -164,7 +167,8 @@ fn host(roots: &Roots, warnings: &mut Vec<String>) -> Option<Bound> {
         warnings.push(format!("{} does not tell how much memory is available", path.display()));
         return None;
     };
-    Some(Bound { limiter: Limiter::Host, limit: total, used: total.left_after(available) })
+    let bound = Bound { limiter: Limiter::Host, limit: total, used: total.left_after(available) };
+    Some((bound, text::kibibytes(&text, "MemFree")))
 }
 
 fn address_space(roots: &Roots, status: &str, warnings: &mut Vec<String>) -> Option<Bound> {

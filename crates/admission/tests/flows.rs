@@ -29,6 +29,8 @@ impl Surroundings for Numbers {
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
+
+    fn used(&self, _model: &ModelId, _is_pinned: bool) {}
 }
 
 impl Numbers {

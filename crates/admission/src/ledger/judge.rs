@@ -24,6 +24,8 @@ pub struct Env {
     pub others: Option<Outside>,
     /// Whether the system is so short of memory that nothing new should come.
     pub is_pressed: bool,
+    /// Who set the ceiling, in words.
+    pub ceiling_by: String,
     /// Which limit leaves the least, in words.
     pub bound_by: String,
     /// The part of `available` that no file is cached in, where it is known.
