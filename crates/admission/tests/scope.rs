@@ -10,8 +10,8 @@ use toko_admission::scope::{key, state_root};
 
 /// A folder, and its true path.
 fn folder() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().canonicalize().unwrap();
+    let folder = TempDir::new().expect("a folder for the test");
+    let path = folder.path().canonicalize().expect("the folder has just been made");
     (folder, path)
 }
 
