@@ -200,7 +200,7 @@ impl Policy {
         }
     }
 
-    /// Tells whether this gives at most what `other` gives, on every machine.
+    /// Tells whether this is known to give at most what `other` gives, whatever the machine.
     pub fn is_within(&self, other: &Self) -> bool {
         let custom_mb = |policy: &Self| policy.custom_max_model_mb.unwrap_or(0);
         match (self.profile, other.profile) {

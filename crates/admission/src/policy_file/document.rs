@@ -109,3 +109,17 @@ fn write_durably(mut file: File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Content, read};
+    use std::path::Path;
+
+    #[test]
+    fn a_device_is_not_read() {
+        for device in ["/dev/zero", "/dev/null", "/dev/tty"] {
+            let Ok(Content::Unfit(reason)) = read(Path::new(device)) else { panic!("{device}") };
+            assert_eq!(reason, "it is not a regular file");
+        }
+    }
+}
