@@ -158,6 +158,29 @@ pub struct Decision {
 }
 
 impl Load {
+    /// Returns a load that needs nothing, for asking what there is.
+    pub fn of_nothing() -> Self {
+        let sizing = Sizing {
+            mapped_weights: Bytes::ZERO,
+            private_weights: Bytes::ZERO,
+            weights_source: String::new(),
+            fixed: Vec::new(),
+            per_replica: Vec::new(),
+            growth: Vec::new(),
+            evidence: Evidence::Header,
+        };
+        Self {
+            scope: ScopeId(0),
+            model: ModelId::new(""),
+            sizing: Some(sizing),
+            context_tokens: 0,
+            replicas: 0,
+            pool: Pool::Host,
+            home: Home::Process,
+            variants: Vec::new(),
+        }
+    }
+
     /// Returns what is needed.
     pub fn footprint(&self) -> Option<Footprint> {
         self.sizing.as_ref().map(|sizing| sizing.footprint(self.context_tokens, self.replicas))

@@ -22,5 +22,6 @@ pub mod probe;
 pub mod scope;
 pub mod simulate;
 pub mod sizing;
+pub mod steward;
 pub mod surroundings;
 pub mod units;

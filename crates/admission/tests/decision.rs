@@ -193,22 +193,9 @@ fn a_context_without_end_fits_nowhere() {
 
 #[test]
 fn a_model_of_unknown_size_is_refused_with_that_reason_and_no_numbers() {
-    let unknown = Load { sizing: None, ..load_of_nothing() };
+    let unknown = Load { sizing: None, model: ModelId::new("new"), ..Load::of_nothing() };
     let env = machine(&Policy::everyday(), 32_768, 30_000);
     let decision = Decision::of(&unknown, &Ledger::default(), &env, &[]);
     assert_eq!((decision.verdict, decision.reason), (Ruling::Refuse, Verdict::WeightsUnknown));
     assert!(decision.sentence().contains("how large new is"), "{}", decision.sentence());
-}
-
-fn load_of_nothing() -> Load {
-    let nothing = Sizing {
-        mapped_weights: Bytes::ZERO,
-        private_weights: Bytes::ZERO,
-        weights_source: String::new(),
-        fixed: vec![],
-        per_replica: vec![],
-        growth: vec![],
-        evidence: Evidence::Header,
-    };
-    load(nothing, 1, 1)
 }
