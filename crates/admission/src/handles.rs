@@ -17,6 +17,7 @@ use crate::ledger::{
     AllocationId, Ask, ChargeId, Env, Holding, Ledger, MaintenanceError, ModelId, Preflight,
     ScopeId,
 };
+use crate::surroundings::Fixed;
 use crate::units::Bytes;
 
 /// The one table of a process, with the numbers from outside that decisions need.
@@ -117,6 +118,11 @@ impl Admission {
     pub fn new(surroundings: Box<dyn Surroundings>, scope: ScopeId) -> Self {
         let desk = Desk { ledger: Mutex::default(), surroundings };
         Self { desk: Arc::new(desk), scope }
+    }
+
+    /// Opens a table of its own that admits everything: for trying out whether something loads at all.
+    pub fn unlimited() -> Self {
+        Self::new(Box::new(Fixed::unlimited()), ScopeId(0))
     }
 
     /// Returns the same table for another scope.

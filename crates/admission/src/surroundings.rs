@@ -22,6 +22,13 @@ const TURN_LIMIT: Duration = Duration::from_secs(2);
 /// Numbers that stay what they are: for trials, and for whoever has measured elsewhere.
 pub struct Fixed(pub Env);
 
+impl Fixed {
+    /// Takes numbers under which everything fits.
+    pub fn unlimited() -> Self {
+        Self(Env { ceiling: Bytes::MAX, others: Some(Outside::default()), ..Env::default() })
+    }
+}
+
 impl Surroundings for Fixed {
     fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
         decide(&self.0);
@@ -240,8 +247,7 @@ fn holders(holding: &Holding, now_ms: u64) -> Vec<Holder> {
 }
 
 fn tell_held(held: &Held, told: &Told) -> TellHeld {
-    let states =
-        [State::Reserved, State::Loading, State::Resident, State::Draining, State::Lost];
+    let states = [State::Reserved, State::Loading, State::Resident, State::Draining, State::Lost];
     TellHeld {
         model: held.model.as_str().to_owned(),
         bytes: held.bytes,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use toko_admission::decision::Decision;
+
 /// Why a model could not be loaded or a request could not be served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,6 +17,9 @@ pub enum Error {
     /// The vocabulary or the chat template cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] toko_tokenizer::Error),
+    /// There is no room for the model.
+    #[error("{}", .0.sentence())]
+    Refused(Box<Decision>),
     /// The prompt leaves no room for an answer.
     #[error(
         "the prompt has {prompt_tokens} tokens but the context holds {context_tokens}; shorten it or raise the context"

@@ -5,9 +5,11 @@
 //! HTTP and no wire format.
 #![forbid(unsafe_code)]
 
+mod admit;
 mod constraint;
 mod embedding;
 mod error;
+mod footprint;
 mod host;
 mod infill;
 mod load;
@@ -26,8 +28,10 @@ mod sync;
 mod vocabulary;
 mod worker;
 
+pub use admit::{Applicant, Plan};
 pub use constraint::{Constraint, Form};
 pub use error::Error;
+pub use footprint::sizing;
 pub use host::{Host, Loaded, Residence};
 pub use infill::Infill;
 pub use load::{Engine, ModelInfo, Options};

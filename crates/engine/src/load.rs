@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use toko_admission::decision::Decision;
+use toko_admission::handles::{Loading, Resident};
 use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorInfo;
 use toko_kernels::isa::Tier;
@@ -12,6 +14,7 @@ use toko_kernels::pool::default_threads;
 use toko_model::{Config, Model, Pooling};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
+use crate::admit::{self, Applicant, Plan};
 use crate::constraint::Grammars;
 use crate::infill::{Infill, Marks};
 use crate::metrics::Metrics;
@@ -21,7 +24,7 @@ use crate::worker::{Capacity, Message, Worker};
 use crate::{Error, Opening, Params, Prompt, embedding, request, vocabulary};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
-const DEFAULT_CONTEXT_TOKENS: usize = 4096;
+pub(crate) const DEFAULT_CONTEXT_TOKENS: usize = 4096;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
@@ -95,15 +98,31 @@ struct Shared {
     queue_timeout: Duration,
     messages: Sender<Message>,
     worker: Option<JoinHandle<()>>,
+    decision: Decision,
+    /// What is charged for all of the above; given back after it.
+    _resident: Resident,
 }
 
 impl Engine {
-    /// Loads a model: binds the weights once, builds the tokenizer and the replicas, starts the worker.
+    /// Loads a model if there is room for it: binds the weights once, builds the tokenizer and the replicas, starts the
+    /// worker. Before it is admitted nothing but the file's header is read.
     ///
     /// # Errors
-    /// Whatever makes the file unusable, a context longer than the model was trained for, and a type
-    /// of the KV cache that its heads do not fit.
-    pub fn load(file: &Gguf, options: &Options) -> Result<Self, Error> {
+    /// [`Error::Refused`] when there is no room; whatever makes the file unusable, a context longer than the model was
+    /// trained for, and a type of the KV cache that its heads do not fit.
+    pub fn load(file: &Gguf, options: &Options, applicant: &Applicant<'_>) -> Result<Self, Error> {
+        let plan = Plan::new(file, options, applicant.model)?;
+        let (options, decision, loading) = plan.admit(options, applicant)?;
+        // From here on an error or a panic frees what was made before it gives back the charge.
+        Self::assemble(file, &options, decision, loading)
+    }
+
+    fn assemble(
+        file: &Gguf,
+        options: &Options,
+        decision: Decision,
+        loading: Loading,
+    ) -> Result<Self, Error> {
         let threads = options.threads.unwrap_or_else(default_threads).max(1);
         let tier = Tier::detect();
         let model = Arc::new(Model::bind(file, tier, threads)?);
@@ -147,6 +166,8 @@ impl Engine {
             queue_timeout: options.queue_timeout,
             messages,
             worker: Some(thread),
+            _resident: admit::publish(loading, &decision),
+            decision,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -154,6 +175,11 @@ impl Engine {
     /// Returns what was loaded.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// Returns on what grounds it was loaded.
+    pub fn decision(&self) -> &Decision {
+        &self.shared.decision
     }
 
     /// Returns the replicas.
@@ -263,7 +289,7 @@ impl Drop for Shared {
     }
 }
 
-fn describe(file: &Gguf, config: &Config) -> Result<ModelInfo, Error> {
+pub(crate) fn describe(file: &Gguf, config: &Config) -> Result<ModelInfo, Error> {
     let architecture = config.architecture.name();
     let name = file.metadata().optional_str("general.name")?.unwrap_or(architecture);
     Ok(ModelInfo {
@@ -281,7 +307,7 @@ fn describe(file: &Gguf, config: &Config) -> Result<ModelInfo, Error> {
     })
 }
 
-fn context_tokens(info: &ModelInfo, options: &Options) -> Result<usize, Error> {
+pub(crate) fn context_tokens(info: &ModelInfo, options: &Options) -> Result<usize, Error> {
     let trained = info.trained_context_tokens;
     match options.context_tokens {
         None => Ok(trained.min(DEFAULT_CONTEXT_TOKENS)),

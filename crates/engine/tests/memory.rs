@@ -5,7 +5,10 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use toko_engine::{Engine, Error, Event, Host, KvType, Opening, Options, Params, Prompt, Sampling};
+use toko_admission::handles::Admission;
+use toko_engine::{
+    Applicant, Engine, Error, Event, Host, KvType, Opening, Options, Params, Prompt, Sampling,
+};
 use toko_gguf::Gguf;
 
 /// Bytes of this process that are in memory, mapped files included.
@@ -27,7 +30,7 @@ fn load(path: &std::path::Path) -> Result<Engine, Error> {
         seed: 0,
         prefix_cache_tokens: None,
     };
-    Engine::load(&Gguf::open(path)?, &options)
+    Engine::load(&Gguf::open(path)?, &options, &Applicant::new(&Admission::unlimited(), "test"))
 }
 
 /// Makes the model read all its weights.

@@ -6,7 +6,8 @@
 mod report;
 
 use report::{Report, Rope, Vocabulary};
-use toko_engine::{Engine, Error as EngineError, KvType, Options};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, Error as EngineError, KvType, Options};
 use toko_gguf::Gguf;
 use toko_model::Error as ModelError;
 use toko_tokenizer::Error as TokenizerError;
@@ -63,7 +64,7 @@ fn try_to_load(file: &Gguf) -> Result<(), EngineError> {
         queue_timeout: std::time::Duration::ZERO,
         prefix_cache_tokens: Some(0),
     };
-    Engine::load(file, &options).map(drop)
+    Engine::load(file, &options, &Applicant::new(&Admission::unlimited(), "test")).map(drop)
 }
 
 /// Tells a sound file that asks for more than this program can from one that is damaged.

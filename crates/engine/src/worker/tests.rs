@@ -207,7 +207,9 @@ fn p13_a_pool_of_one_says_what_the_bare_model_says_random_state_included() {
         seed: 77,
         prefix_cache_tokens: None,
     };
-    let engine = crate::Engine::load(&file, &options).expect("the embedded model loads");
+    let engine =
+        crate::Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test"))
+            .expect("the embedded model loads");
     let pooled: Vec<Vec<u32>> = requests
         .iter()
         .map(|(prompt, params)| {

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
 use serde_json::Value;
-use toko_engine::{Engine, Error, Event, KvType, Options, Summary};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, Error, Event, KvType, Options, Summary};
 use toko_fixtures::{golden_json, tiny_model};
 use toko_gguf::Gguf;
 use toko_gguf::write::Writer;
@@ -62,7 +63,8 @@ fn tiny(architecture: &str, pooling_type: Option<u32>) -> Engine {
     }
     let file = Gguf::from_bytes(bytes).expect("golden files open");
     let options = Options { context_tokens: Some(512), kv_type: KvType::F32, ..OPTIONS };
-    Engine::load(&file, &options).expect("the tiny model loads")
+    Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test"))
+        .expect("the tiny model loads")
 }
 
 fn ids(json: &Value) -> Vec<u32> {

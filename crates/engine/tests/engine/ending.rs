@@ -2,7 +2,8 @@
 
 use std::sync::mpsc::channel;
 
-use toko_engine::{Engine, Error, Event, FinishReason, KvType, Options, Params};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, Error, Event, FinishReason, KvType, Options, Params};
 use toko_fixtures::{embedded_model_path, tiny_model};
 use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorType;
@@ -64,7 +65,9 @@ fn a_context_beyond_the_models_own_is_refused() {
     let file = Gguf::open(embedded_model_path()).expect("the embedded model opens");
     for asked in [0, 1025] {
         let options = Options { context_tokens: Some(asked), ..OPTIONS };
-        let error = Engine::load(&file, &options).err().expect("refused");
+        let error = Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test"))
+            .err()
+            .expect("refused");
         assert!(matches!(error, Error::Context { trained_tokens: 1024, .. }), "{error}");
     }
 }
@@ -94,9 +97,12 @@ fn heads_that_are_no_whole_blocks_are_refused_for_a_cache_in_blocks() {
         writer.tensor(&tensor.name, &tensor.shape, tensor.kind, data);
     }
     let file = Gguf::from_bytes(writer.into_bytes().expect("writable")).expect("readable");
-    Engine::load(&file, &OPTIONS).expect("the model itself runs");
+    Engine::load(&file, &OPTIONS, &Applicant::new(&Admission::unlimited(), "test"))
+        .expect("the model itself runs");
     let options = Options { kv_type: KvType::Q8_0, ..OPTIONS };
-    let error = Engine::load(&file, &options).err().expect("refused");
+    let error = Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test"))
+        .err()
+        .expect("refused");
     assert_eq!(
         error.to_string(),
         "keys and values have 16 numbers a head, which blocks of 32 do not divide; \
@@ -177,7 +183,8 @@ fn logits_that_are_not_numbers_fail_the_request() {
         writer.tensor(&tensor.name, &tensor.shape, tensor.kind, data);
     }
     let damaged = Gguf::from_bytes(writer.into_bytes().expect("writable")).expect("readable");
-    let engine = Engine::load(&damaged, &OPTIONS).expect("the damage is in the numbers");
+    let engine = Engine::load(&damaged, &OPTIONS, &Applicant::new(&Admission::unlimited(), "test"))
+        .expect("the damage is in the numbers");
     let answer = ask(&engine, &STORY, params(GREEDY, 3));
     assert!(matches!(answer.end, Err(Error::NotANumber { position: 3 })), "{:?}", answer.end);
 }

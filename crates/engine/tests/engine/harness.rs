@@ -6,8 +6,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use toko_admission::handles::Admission;
 use toko_engine::{
-    Engine, Error, Event, KvType, Opening, Options, Params, Prompt, Sampling, Summary, TokenDetails,
+    Applicant, Engine, Error, Event, KvType, Opening, Options, Params, Prompt, Sampling, Summary,
+    TokenDetails,
 };
 use toko_fixtures::embedded_model_path;
 use toko_gguf::Gguf;
@@ -51,7 +53,8 @@ impl Answer {
 
 pub(crate) fn embedded(options: &Options) -> Engine {
     let file = Gguf::open(embedded_model_path()).expect("the embedded model opens");
-    Engine::load(&file, options).expect("the embedded model loads")
+    Engine::load(&file, options, &Applicant::new(&Admission::unlimited(), "test"))
+        .expect("the embedded model loads")
 }
 
 pub(crate) fn params(sampling: Sampling, max_tokens: usize) -> Params {

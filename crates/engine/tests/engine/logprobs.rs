@@ -3,7 +3,10 @@
 use std::sync::mpsc::Receiver;
 
 use serde_json::Value;
-use toko_engine::{Engine, Error, Event, KvType, Options, Params, Sampling, TokenDetails};
+use toko_admission::handles::Admission;
+use toko_engine::{
+    Applicant, Engine, Error, Event, KvType, Options, Params, Sampling, TokenDetails,
+};
 use toko_fixtures::{embedded_model_golden, golden_json, smollm2_model, smollm2_path, tiny_model};
 use toko_gguf::Gguf;
 
@@ -37,7 +40,8 @@ fn error(engine: &Engine, reference: &Value) -> f64 {
 
 fn errors(file: &Gguf, kv_type: KvType, reference: &str) -> Vec<f64> {
     let options = Options { context_tokens: Some(256), kv_type, ..OPTIONS };
-    let engine = Engine::load(file, &options).expect("the test model loads");
+    let engine = Engine::load(file, &options, &Applicant::new(&Admission::unlimited(), "test"))
+        .expect("the test model loads");
     let reference = golden_json(reference);
     let prompts = reference["prompts"].as_array().expect("prompts");
     prompts.iter().map(|prompt| error(&engine, prompt)).collect()

@@ -12,9 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use toko_admission::handles::Admission;
 use toko_engine::{
-    Decoding, Engine, Error, Event, Lease, Metrics, Occupancy, Options, Pool, Replica, Sampling,
-    default_pool_size, resolve_pool_size,
+    Applicant, Decoding, Engine, Error, Event, Lease, Metrics, Occupancy, Options, Pool, Replica,
+    Sampling, default_pool_size, resolve_pool_size,
 };
 
 use crate::harness::{
@@ -215,7 +216,12 @@ fn p10_replicas_share_one_mapping_and_one_copy_of_the_weights() {
     let path = directory.path().join("shared.gguf");
     std::fs::copy(toko_fixtures::embedded_model_path(), &path).expect("copied");
     let file = toko_gguf::Gguf::open(&path).expect("the embedded model opens");
-    let engine = Engine::load(&file, &Options { replicas: Some(3), ..OPTIONS }).expect("it loads");
+    let engine = Engine::load(
+        &file,
+        &Options { replicas: Some(3), ..OPTIONS },
+        &Applicant::new(&Admission::unlimited(), "test"),
+    )
+    .expect("it loads");
     drop(file);
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the system tells");
     assert_eq!(maps.lines().filter(|line| line.ends_with("shared.gguf")).count(), 1);

@@ -1,8 +1,10 @@
 //! What an engine tells about the tokens of a prompt.
 
 use serde_json::Value;
+use toko_admission::handles::Admission;
 use toko_engine::{
-    Engine, Event, FinishReason, KvType, Options, Params, Sampling, Special, TokenDetails,
+    Applicant, Engine, Event, FinishReason, KvType, Options, Params, Sampling, Special,
+    TokenDetails,
 };
 use toko_fixtures::{embedded_model_golden, golden_json, golden_path, smollm2_path};
 use toko_gguf::Gguf;
@@ -50,7 +52,8 @@ fn scores(engine: &Engine, prompt: &[u32], params: Params) -> Vec<TokenDetails> 
 fn the_scores_of_a_text_are_its_perplexity_in_float64() {
     let file = Gguf::open(smollm2_path()).expect("the test model opens");
     let options = Options { context_tokens: Some(1024), kv_type: KvType::F16, ..OPTIONS };
-    let engine = Engine::load(&file, &options).expect("the test model loads");
+    let engine = Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test"))
+        .expect("the test model loads");
     let text = std::fs::read_to_string(golden_path("ppl_text.txt")).expect("the text");
     let tokens = engine.tokenizer().encode(&text, Special::AsText);
     let told = scores(&engine, &tokens[..512], scoring(0, 0));

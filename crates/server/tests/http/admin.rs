@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toko_engine::{Engine, Error, KvType, Occupancy, Options};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, Error, KvType, Occupancy, Options};
 use toko_gguf::Gguf;
 use toko_server::{Backend, LoadError};
 
@@ -124,7 +125,8 @@ async fn one_replica() -> (Engine, Server) {
         seed: 0,
         prefix_cache_tokens: None,
     };
-    let engine = Engine::load(&file, &options).unwrap();
+    let engine =
+        Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test")).unwrap();
     (engine.clone(), Server::start(Arc::new(engine)).await)
 }
 

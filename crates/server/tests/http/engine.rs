@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toko_engine::{Engine, KvType, Options};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, KvType, Options};
 use toko_gguf::Gguf;
 
 use crate::client::{Answer, chat};
@@ -22,7 +23,10 @@ pub(crate) async fn serve_embedded() -> Server {
         queue_timeout: Duration::MAX,
         prefix_cache_tokens: None,
     };
-    Server::start(Arc::new(Engine::load(&file, &options).unwrap())).await
+    Server::start(Arc::new(
+        Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test")).unwrap(),
+    ))
+    .await
 }
 
 /// A greedy request for the answer to one question.

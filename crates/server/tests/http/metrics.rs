@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use toko_engine::{Engine, Event, KvType, Options};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, Event, KvType, Options};
 use toko_gguf::Gguf;
 
 use crate::client::{Connection, chat, exchange, get};
@@ -47,7 +48,10 @@ async fn tokens_and_times_of_known_answers_are_counted_exactly() {
         queue_limit: 8,
         queue_timeout: Duration::MAX,
     };
-    let server = Server::start(Arc::new(Engine::load(&file, &options).unwrap())).await;
+    let server = Server::start(Arc::new(
+        Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test")).unwrap(),
+    ))
+    .await;
     let mut prompt_tokens = 0.0;
     for (max_tokens, stream) in [(1, false), (7, false), (12, true)] {
         let fields = json!({

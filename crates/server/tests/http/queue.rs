@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use toko_engine::{Engine, Error, Event, KvType, Options};
+use toko_admission::handles::Admission;
+use toko_engine::{Applicant, Engine, Error, Event, KvType, Options};
 use toko_gguf::Gguf;
 
 use crate::client::{Answer, Connection, chat, get};
@@ -90,7 +91,8 @@ async fn one_place(queue_limit: usize, queue_timeout: Duration) -> (Engine, Serv
         queue_limit,
         queue_timeout,
     };
-    let engine = Engine::load(&file, &options).unwrap();
+    let engine =
+        Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test")).unwrap();
     (engine.clone(), Server::start(Arc::new(engine)).await)
 }
 

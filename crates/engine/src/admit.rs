@@ -1,0 +1,138 @@
+//! The door to memory: what a load would take is judged before anything but the file's header was read.
+//!
+//! Invariant: no engine exists without a record in the ledger, from before its memory is taken until after it is free.
+
+use toko_admission::decision::{Change, Decision, Load, Variant};
+use toko_admission::eviction::Candidate;
+use toko_admission::handles::{Admission, Admitted, Loading, Resident};
+use toko_admission::ledger::{Home, ModelId, Pool, ScopeId};
+use toko_admission::sizing::Kind;
+use toko_gguf::Gguf;
+use toko_model::{Config, KvType};
+
+use crate::footprint::sizing;
+use crate::pool::{Decoding, resolve_pool_size};
+use crate::{Error, Options, load};
+
+/// Who asks for memory.
+#[derive(Clone, Copy)]
+pub struct Applicant<'a> {
+    /// Who decides.
+    pub admission: &'a Admission,
+    /// The name under which the model is charged.
+    pub model: &'a str,
+    /// Idle models of this process that could go, for the explanation of a refusal.
+    pub idle: &'a [Candidate],
+    /// Whether the model is loaded whatever the answer is.
+    pub is_forced: bool,
+}
+
+impl<'a> Applicant<'a> {
+    /// Asks for a model by its name, and takes no for an answer.
+    pub fn new(admission: &'a Admission, model: &'a str) -> Self {
+        Self { admission, model, idle: &[], is_forced: false }
+    }
+}
+
+/// What a load would take, from the file's header alone.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    load: Load,
+}
+
+impl Plan {
+    /// Reads what a load with these options would take.
+    ///
+    /// # Errors
+    /// Whatever in the header makes the file unusable, and a context longer than the model was trained for.
+    pub fn new(file: &Gguf, options: &Options, model: &str) -> Result<Self, Error> {
+        let config = Config::from_gguf(file)?;
+        let context_tokens = load::context_tokens(&load::describe(file, &config)?, options)?;
+        let replicas = resolve_pool_size(options.replicas, Decoding::Replicated);
+        let load = Load {
+            scope: ScopeId(0),
+            model: ModelId::new(model),
+            sizing: Some(sizing(file, options)?),
+            context_tokens: context_tokens as u64,
+            replicas: replicas as u64,
+            pool: Pool::Host,
+            home: Home::Process,
+            variants: smaller_kv(file, options, &config)?,
+        };
+        Ok(Self { load })
+    }
+
+    /// Returns it as the ledger is asked.
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// Asks for the memory. Where nobody said how many replicas there should be, fewer are better than none.
+    #[expect(clippy::result_large_err, reason = "it is the crate's error")]
+    pub(crate) fn admit(
+        mut self,
+        options: &Options,
+        applicant: &Applicant<'_>,
+    ) -> Result<(Options, Decision, Loading), Error> {
+        let Applicant { admission, idle, .. } = *applicant;
+        let decision = admission.inspect(|ledger, env| Decision::of(&self.load, ledger, env, idle));
+        let fewer = decision.fixes.iter().find_map(|fix| match fix.change {
+            Change::Replicas { replicas } if options.replicas.is_none() => Some(replicas),
+            _ => None,
+        });
+        if let Some(replicas) = fewer.filter(|_| !applicant.is_forced) {
+            log::warn!(
+                "{}: {replicas} replicas instead of {}",
+                applicant.model,
+                self.load.replicas
+            );
+            self.load.replicas = replicas;
+        }
+        let ask = self.load.ask();
+        let explain = |preflight| {
+            admission
+                .inspect(|ledger, env| Decision::explain(&self.load, &preflight, ledger, env, idle))
+        };
+        let (admitted, decision) = if applicant.is_forced {
+            let (admitted, preflight) = admission.reserve_forced(&ask);
+            (admitted, Decision { is_forced: !preflight.verdict.admits(), ..explain(preflight) })
+        } else {
+            match admission.reserve(&ask) {
+                Ok((admitted, preflight)) => (admitted, explain(preflight)),
+                Err(refusal) => return Err(Error::Refused(Box::new(explain(refusal)))),
+            }
+        };
+        let Admitted::Cold(reservation) = admitted else {
+            unreachable!("a load asks for weights of its own")
+        };
+        let admitted_options = Options {
+            context_tokens: Some(usize::try_from(self.load.context_tokens).unwrap_or(usize::MAX)),
+            replicas: Some(usize::try_from(self.load.replicas).unwrap_or(usize::MAX)),
+            ..options.clone()
+        };
+        // The weights' record stands for the whole model; no request of it is charged by itself.
+        let (_, loading) = reservation.launch();
+        Ok((admitted_options, decision, loading))
+    }
+}
+
+/// Notes that a model can be used. What it has allocated by now is seen by whoever reads how much memory is free; what
+/// is mapped never is, and the pages of the KV cache are not there yet.
+pub(crate) fn publish(loading: Loading, decision: &Decision) -> Resident {
+    let resident = loading.publish(decision.need.weights_bytes);
+    let there = |kind: Kind| matches!(kind, Kind::Tokenizer | Kind::Runtime);
+    let terms = decision.need.terms.iter().filter(|term| there(term.kind));
+    resident.observe(terms.map(|term| term.bytes).sum());
+    resident
+}
+
+/// Returns the model with smaller keys and values, where there are smaller ones than asked for.
+fn smaller_kv(file: &Gguf, options: &Options, config: &Config) -> Result<Vec<Variant>, Error> {
+    let smaller = KvType::Q8_0;
+    if options.kv_type == smaller || smaller.check(config).is_err() {
+        return Ok(Vec::new());
+    }
+    let options = Options { kv_type: smaller, ..options.clone() };
+    let change = Change::KvType { kv_type: "q8_0".to_owned() };
+    Ok(vec![Variant { change, sizing: sizing(file, &options)? }])
+}
