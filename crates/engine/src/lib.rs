@@ -8,6 +8,7 @@
 mod constraint;
 mod embedding;
 mod error;
+mod footprint;
 mod host;
 mod infill;
 mod load;
@@ -28,6 +29,7 @@ mod worker;
 
 pub use constraint::{Constraint, Form};
 pub use error::Error;
+pub use footprint::{footprint, sizing};
 pub use host::{Host, Loaded, Residence};
 pub use infill::Infill;
 pub use load::{Engine, ModelInfo, Options};

@@ -21,7 +21,7 @@ use crate::worker::{Capacity, Message, Worker};
 use crate::{Error, Opening, Params, Prompt, embedding, request, vocabulary};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
-const DEFAULT_CONTEXT_TOKENS: usize = 4096;
+pub(crate) const DEFAULT_CONTEXT_TOKENS: usize = 4096;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
