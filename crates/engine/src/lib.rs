@@ -31,7 +31,7 @@ mod worker;
 pub use admit::{Applicant, Plan};
 pub use constraint::{Constraint, Form};
 pub use error::Error;
-pub use footprint::sizing;
+pub use footprint::{footprint, sizing};
 pub use host::{Host, Loaded, Residence};
 pub use infill::Infill;
 pub use load::{Engine, ModelInfo, Options};

@@ -28,6 +28,11 @@ struct Candidate {
     weight: f32,
 }
 
+/// Returns the bytes of the candidates of one sequence: at first they are all tokens.
+pub(crate) fn candidate_bytes(vocabulary_tokens: usize) -> u64 {
+    (vocabulary_tokens as u64).saturating_mul(size_of::<Candidate>() as u64)
+}
+
 impl Sampler {
     pub(crate) fn new(sampling: Sampling, bias: Vec<(u32, f32)>) -> Self {
         Self { sampling, bias, candidates: Vec::new() }

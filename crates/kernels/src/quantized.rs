@@ -80,6 +80,12 @@ impl Quantized {
         Self { groups, tokens: 0, cols: 0 }
     }
 
+    /// Returns the bytes that [`Self::new`] allocates; those that no memory has are `u64::MAX`.
+    pub fn bytes(max_tokens: u64, max_cols: u64) -> u64 {
+        let groups = max_tokens.saturating_mul(max_cols.div_ceil(GROUP as u64));
+        groups.saturating_mul(size_of::<Group>() as u64)
+    }
+
     /// Quantizes `values`, `[tokens, cols]`, in place of what was held; allocates nothing.
     ///
     /// # Panics

@@ -13,7 +13,7 @@ use toko_kernels::rope::Rope;
 use toko_kernels::swiglu::{add_in_place, swiglu_in_place};
 
 use crate::scratch::Place;
-use crate::weights::{Layer, Matrix, Tensors};
+use crate::weights::{Layer, Matrix, Tensors, copied_bytes};
 use crate::{Config, Error, KvCache, PageTable, Scratch};
 
 /// A decoder ready to run.
@@ -89,6 +89,11 @@ impl Model {
         let tensors = Tensors::bind(file, &config, tier)?;
         let rope = Rope::new(&config.rope);
         Ok(Self { config, tensors, rope, tier, pool: Pool::new(threads) })
+    }
+
+    /// Returns the bytes that [`Self::bind`] copies out of a file, which it need not be called for.
+    pub fn copied_bytes(file: &Gguf) -> u64 {
+        copied_bytes(file)
     }
 
     /// Returns the hyper-parameters.

@@ -42,6 +42,13 @@ impl KvType {
         self.format().row_bytes(head_dim)
     }
 
+    /// Returns the bytes of one page of a model; `None` when its heads are no whole number of blocks.
+    pub fn page_bytes(self, config: &Config) -> Option<u64> {
+        let rows = [config.layers, 2, config.kv_heads, PAGE_TOKENS];
+        let row_bytes = self.row_bytes(config.head_dim)? as u64;
+        Some(rows.iter().fold(row_bytes, |bytes, &count| bytes.saturating_mul(count as u64)))
+    }
+
     /// Tells whether a model's keys and values can be kept as this type.
     pub fn check(self, config: &Config) -> Result<(), Error> {
         let (head_dim, block) = (config.head_dim, self.format().block_elements());

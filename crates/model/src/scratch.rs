@@ -53,7 +53,6 @@ impl Scratch {
         max_positions: usize,
         threads: usize,
     ) -> Self {
-        let widest = config.hidden.max(config.feed_forward).max(config.query_length());
         let floats = |length: usize| vec![0.0; max_tokens * length];
         Self {
             max_tokens,
@@ -68,7 +67,7 @@ impl Scratch {
             mixed: floats(config.query_length()),
             gate: floats(config.feed_forward),
             up: floats(config.feed_forward),
-            quantized: Quantized::new(max_tokens, widest),
+            quantized: Quantized::new(max_tokens, widest(config)),
             angles: floats(config.rope.rotary_dims),
             scores: (0..threads).map(|_| vec![0.0; config.group() * max_positions]).collect(),
             logits: vec![0.0; max_rows * config.vocabulary],
@@ -76,9 +75,39 @@ impl Scratch {
         }
     }
 
+    /// Returns the bytes of the buffers of so many tokens in one pass; those that no memory has are `u64::MAX`.
+    ///
+    /// Logits and scores are not among them.
+    pub fn token_bytes(config: &Config, max_tokens: u64) -> u64 {
+        let floats = 3 * config.hidden
+            + 2 * config.query_length()
+            + 2 * config.kv_length()
+            + 2 * config.feed_forward
+            + config.rope.rotary_dims;
+        let each = floats * size_of::<f32>() + size_of::<Place>();
+        let quantized = Quantized::bytes(max_tokens, widest(config) as u64);
+        max_tokens.saturating_mul(each as u64).saturating_add(quantized)
+    }
+
+    /// Returns the bytes of one row of logits.
+    pub fn row_bytes(config: &Config) -> u64 {
+        (config.vocabulary * size_of::<f32>()) as u64
+    }
+
+    /// Returns the bytes of the scores of one worker over sequences of so many positions; those that no memory has
+    /// are `u64::MAX`.
+    pub fn score_bytes(config: &Config, max_positions: u64) -> u64 {
+        max_positions.saturating_mul((config.group() * size_of::<f32>()) as u64)
+    }
+
     /// Makes room for passes that ask for up to `max_rows` rows of logits; there is never less than before.
     pub fn reserve_rows(&mut self, config: &Config, max_rows: usize) {
         self.max_rows = self.max_rows.max(max_rows);
         self.logits.resize(self.max_rows * config.vocabulary, 0.0);
     }
+}
+
+/// The longest row that is multiplied with a matrix.
+fn widest(config: &Config) -> usize {
+    config.hidden.max(config.feed_forward).max(config.query_length())
 }

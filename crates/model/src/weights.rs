@@ -53,6 +53,9 @@ pub(crate) struct Layer {
     pub(crate) down: Matrix,
 }
 
+/// The fewest tensors of a layer.
+const LAYER_TENSORS: usize = 9;
+
 /// All weights of a decoder.
 pub(crate) struct Tensors {
     pub(crate) embedding: Matrix,
@@ -80,6 +83,14 @@ impl Tensors {
             head,
         })
     }
+}
+
+/// Returns the bytes of what binding copies out of a file: its vectors, as 32-bit floats, and a record for each layer.
+pub(crate) fn copied_bytes(file: &Gguf) -> u64 {
+    let vectors = file.tensors().iter().filter(|tensor| tensor.shape.len() == 1);
+    let floats = vectors.fold(0u64, |sum, tensor| sum.saturating_add(tensor.elements()));
+    let records = file.tensors().len().saturating_mul(size_of::<Layer>() / LAYER_TENSORS);
+    floats.saturating_mul(size_of::<f32>() as u64).saturating_add(records as u64)
 }
 
 /// A bias that no layer adds would be left out of the sum without a word.

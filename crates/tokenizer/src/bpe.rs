@@ -31,8 +31,7 @@ impl BytePairs {
         if lines.is_empty() {
             return Err(Error::Missing { key: MERGES, kind: source.model.clone() });
         }
-        let merges = checked_merges(&lines, vocabulary, &ids)?;
-        drop(lines);
+        let merges = checked_merges(lines, vocabulary, &ids)?;
         // No text spells a control token, whatever merges the file allows.
         ids.retain(|_, id| {
             vocabulary.kind(*id).is_some_and(|kind| kind.is_merged() || kind == TokenKind::Byte)
@@ -81,14 +80,14 @@ impl BytePairs {
 ///
 /// Leaves out the merges that make or take a token which is found whole.
 fn checked_merges(
-    lines: &[String],
+    lines: Vec<String>,
     vocabulary: &Vocabulary,
     ids: &TokenIds,
 ) -> Result<Merges, Error> {
     let bad = |index, reason| Error::BadEntry { key: MERGES, index, reason };
     let mut union = String::new();
     let mut merges = Merges::with_capacity(lines.len());
-    for (index, line) in lines.iter().enumerate() {
+    for (index, line) in lines.into_iter().enumerate() {
         // A piece may itself begin with a space, but is never empty.
         let cut = line.char_indices().skip(1).find(|(_, character)| *character == ' ');
         let Some((at, _)) = cut.filter(|(at, _)| at + 1 < line.len()) else {

@@ -90,7 +90,10 @@ pub(crate) enum Spelling {
 /// Holds the checked tokens of a model.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
-    texts: Vec<String>,
+    /// All texts on end: as strings of their own they would take several times as much.
+    texts: String,
+    /// Where each token's text begins in `texts`; one entry more than there are tokens.
+    text_starts: Vec<usize>,
     kinds: Vec<TokenKind>,
     bytes: Vec<u8>,
     /// Where each token's bytes begin in `bytes`; one entry more than there are tokens.
@@ -118,29 +121,44 @@ impl Vocabulary {
         }
         let texts = name_the_empty(texts);
         let mut kinds = token_kinds(&std::mem::take(&mut source.token_types), texts.len())?;
-        let ids = token_ids(&texts)?;
         check_ids(source, texts.len())?;
+        let (text_starts, on_end) = joined(&texts);
+        let ids = token_ids(texts)?;
         marks::correct_kinds(&ids, &mut kinds);
-        let mut bytes = Vec::with_capacity(texts.len() * 8);
-        let mut starts = Vec::with_capacity(texts.len() + 1);
-        starts.push(0);
-        for (index, (text, kind)) in texts.iter().zip(&kinds).enumerate() {
-            push_token_bytes(text, *kind, spelling, &mut bytes)
-                .map_err(|reason| Error::BadEntry { key: TOKENS, index, reason })?;
-            starts.push(bytes.len());
-        }
         let end_of_generation = marks::end_of_generation(&ids, source);
-        Ok((Self { texts, kinds, bytes, starts, end_of_generation }, ids))
+        let (texts, bytes, starts) = (on_end, Vec::new(), Vec::with_capacity(text_starts.len()));
+        let mut vocabulary = Self { texts, text_starts, kinds, bytes, starts, end_of_generation };
+        vocabulary.find_bytes(spelling)?;
+        Ok((vocabulary, ids))
+    }
+
+    /// Fills `bytes` and `starts`.
+    fn find_bytes(&mut self, spelling: Spelling) -> Result<(), Error> {
+        // No token stands for more bytes than its text has.
+        let mut bytes = Vec::with_capacity(self.texts.len());
+        self.starts.push(0);
+        for ((index, text), kind) in self.text_starts.windows(2).enumerate().zip(&self.kinds) {
+            push_token_bytes(&self.texts[text[0]..text[1]], *kind, spelling, &mut bytes)
+                .map_err(|reason| Error::BadEntry { key: TOKENS, index, reason })?;
+            self.starts.push(bytes.len());
+        }
+        bytes.shrink_to_fit();
+        self.bytes = bytes;
+        Ok(())
     }
 
     /// Returns the number of tokens.
     pub(crate) fn len(&self) -> usize {
-        self.texts.len()
+        self.kinds.len()
     }
 
     /// Returns the token's text as the model file writes it, `None` out of range.
     pub(crate) fn text(&self, id: u32) -> Option<&str> {
-        self.texts.get(id as usize).map(String::as_str)
+        let index = id as usize;
+        match (self.text_starts.get(index), self.text_starts.get(index + 1)) {
+            (Some(&start), Some(&end)) => Some(&self.texts[start..end]),
+            _ => None,
+        }
     }
 
     /// Returns the token's kind, `None` out of range.
@@ -170,9 +188,9 @@ impl Vocabulary {
     /// Lists each token's id, text and kind.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &str, TokenKind)> + '_ {
         (0u32..)
-            .zip(&self.texts)
+            .zip(self.text_starts.windows(2))
             .zip(&self.kinds)
-            .map(|((id, text), kind)| (id, text.as_str(), *kind))
+            .map(|((id, text), kind)| (id, &self.texts[text[0]..text[1]], *kind))
     }
 }
 
@@ -210,13 +228,26 @@ fn token_kinds(types: &[i32], tokens: usize) -> Result<Vec<TokenKind>, Error> {
     types.iter().enumerate().map(kind).collect()
 }
 
-fn token_ids(texts: &[String]) -> Result<TokenIds, Error> {
+/// Returns where each text begins when they stand on end, and all of them so.
+fn joined(texts: &[String]) -> (Vec<usize>, String) {
+    let mut on_end = String::with_capacity(texts.iter().map(String::len).sum());
+    let mut starts = Vec::with_capacity(texts.len() + 1);
+    starts.push(0);
+    for text in texts {
+        on_end.push_str(text);
+        starts.push(on_end.len());
+    }
+    (starts, on_end)
+}
+
+fn token_ids(texts: Vec<String>) -> Result<TokenIds, Error> {
     let mut ids = TokenIds::with_capacity(texts.len());
     for (id, text) in (0u32..).zip(texts) {
-        if let Some(first) = ids.insert(text.clone(), id) {
+        if let Some(first) = ids.get(&text) {
             let reason = format!("the token {text:?} is already number {first}");
             return Err(Error::BadEntry { key: TOKENS, index: id as usize, reason });
         }
+        ids.insert(text, id);
     }
     Ok(ids)
 }
