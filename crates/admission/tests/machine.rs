@@ -14,7 +14,7 @@ use toko_admission::probe::Roots;
 use toko_admission::units::Bytes;
 
 /// Far more than any wait here takes: a test fails by what it sees, not by how long it took.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const ROLE: &str = "TOKO_TEST_ROLE";
 const DIRECTORY: &str = "TOKO_TEST_DIRECTORY";
 
@@ -371,11 +371,11 @@ fn of_many_processes_only_as_many_are_admitted_as_fit_and_a_killed_one_makes_roo
     if role().is_some() {
         return obey();
     }
-    const TEST: &str =
+    let test =
         "of_many_processes_only_as_many_are_admitted_as_fit_and_a_killed_one_makes_room_at_once";
     let place = Place::new();
     let mut workers: Vec<_> =
-        (0..8).map(|_| Worker::start(TEST, "obey", &place.shared())).collect();
+        (0..8).map(|_| Worker::start(test, "obey", &place.shared())).collect();
     for worker in &mut workers {
         assert_eq!(worker.answer(), "ready");
     }
@@ -429,10 +429,10 @@ fn processes_that_come_and_go_never_hold_more_together_than_fits() {
     if role().is_some() {
         return churn();
     }
-    const TEST: &str = "processes_that_come_and_go_never_hold_more_together_than_fits";
+    let test = "processes_that_come_and_go_never_hold_more_together_than_fits";
     let place = Place::new();
     let mut workers: Vec<_> =
-        (0..6).map(|_| Worker::start(TEST, "churn", &place.shared())).collect();
+        (0..6).map(|_| Worker::start(test, "churn", &place.shared())).collect();
     for worker in &mut workers {
         assert_eq!(worker.answer(), "ready");
     }
@@ -475,9 +475,9 @@ fn a_child_does_not_keep_its_dead_parents_lease() {
     if role().is_some() {
         return leave_a_child();
     }
-    const TEST: &str = "a_child_does_not_keep_its_dead_parents_lease";
+    let test = "a_child_does_not_keep_its_dead_parents_lease";
     let place = Place::new();
-    let mut worker = Worker::start(TEST, "leave", &place.shared());
+    let mut worker = Worker::start(test, "leave", &place.shared());
     let child = worker.answer().parse().unwrap();
     assert_eq!(place.survey().charged(), Bytes::from_mib(100));
     worker.kill();
