@@ -10,14 +10,14 @@ pub mod record;
 pub(crate) mod seal;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use self::lease::Lease;
-use self::lock::NotTaken;
+use self::lock::{Locked, NotTaken};
 use self::record::{Holdings, LARGEST_RECORD, Process};
 use crate::probe::Roots;
 use crate::probe::process::process_memory_of;
@@ -155,6 +155,8 @@ impl Machine {
         limit: Duration,
         decide: impl FnOnce(&Others) -> (T, Option<Holdings>),
     ) -> Result<T, Error> {
+        // Somebody may have cleaned up: the directory is made again rather than each process left alone.
+        prepare(&self.directory)?;
         let _lock = lock_directory(&self.directory, limit)?;
         let others = self.read_others()?;
         let (decision, holdings) = decide(&others);
@@ -290,7 +292,7 @@ fn warning(directory: &Path, id: &str, reason: &str, holding: &Holding) -> Strin
     }
 }
 
-fn lock_directory(directory: &Path, limit: Duration) -> Result<File, Error> {
+fn lock_directory(directory: &Path, limit: Duration) -> Result<Locked, Error> {
     let path = directory.join(LOCK);
     lock::exclusive(&path, limit).map_err(|error| match error {
         NotTaken::Busy => Error::Busy { path, limit },

@@ -9,14 +9,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::lock;
+use super::lock::{self, Locked};
 use super::record::LARGEST_RECORD;
 
 /// This process's place in the directory.
 #[derive(Debug)]
 pub(super) struct Lease {
     id: String,
-    file: File,
+    lock: Locked,
 }
 
 impl Lease {
@@ -27,10 +27,7 @@ impl Lease {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true);
             match options.open(lease_path(directory, &id)) {
-                Ok(file) => {
-                    file.try_lock().map_err(io::Error::from)?;
-                    return Ok(Self { id, file });
-                }
+                Ok(file) => return Ok(Self { id, lock: Locked::alone(file)? }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -45,7 +42,7 @@ impl Lease {
 
     /// Says whether others still find it.
     pub(super) fn is_in_place(&self, directory: &Path) -> bool {
-        lock::is_in_place(&self.file, &lease_path(directory, &self.id))
+        self.lock.is_in_place(&lease_path(directory, &self.id))
     }
 
     /// Replaces what the process tells the others.

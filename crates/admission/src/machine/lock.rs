@@ -25,8 +25,34 @@ impl From<io::Error> for NotTaken {
     }
 }
 
-/// Takes the file's exclusive lock, which lasts as long as the returned file stays open.
-pub(crate) fn exclusive(path: &Path, limit: Duration) -> Result<File, NotTaken> {
+/// A lock that is held. It is given back by name, since a child that was just started may have the file open for a
+/// moment longer.
+#[derive(Debug)]
+pub(crate) struct Locked(File);
+
+impl Locked {
+    /// Locks a file that nobody else can have locked.
+    pub(crate) fn alone(file: File) -> io::Result<Self> {
+        file.try_lock()?;
+        Ok(Self(file))
+    }
+
+    /// Says whether the locked file is still the one of that name.
+    pub(crate) fn is_in_place(&self, path: &Path) -> bool {
+        is_in_place(&self.0, path)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            log::debug!("a lock ends only with its file: {error}");
+        }
+    }
+}
+
+/// Takes the file's exclusive lock.
+pub(crate) fn exclusive(path: &Path, limit: Duration) -> Result<Locked, NotTaken> {
     take(path, limit, File::try_lock)
 }
 
@@ -35,17 +61,12 @@ pub(crate) fn exclusive(path: &Path, limit: Duration) -> Result<File, NotTaken> 
 pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
     let file = without_following(OpenOptions::new().read(true)).open(path)?;
     match file.try_lock_shared() {
-        Ok(()) => Ok(false),
+        Ok(()) => {
+            drop(Locked(file));
+            Ok(false)
+        }
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
-    }
-}
-
-/// Says whether the open file is still the one of that name.
-pub(crate) fn is_in_place(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(named)) => is_same(&open, &named),
-        _ => false,
     }
 }
 
@@ -67,7 +88,7 @@ fn take(
     path: &Path,
     limit: Duration,
     try_lock: fn(&File) -> Result<(), TryLockError>,
-) -> Result<File, NotTaken> {
+) -> Result<Locked, NotTaken> {
     let begun = Instant::now();
     let mut next_pause = SHORTEST_PAUSE;
     loop {
@@ -76,11 +97,15 @@ fn take(
         options.read(true).write(true).create(true).truncate(false);
         let file = without_following(&mut options).open(path)?;
         match try_lock(&file) {
-            Ok(()) if is_in_place(&file, path) => return Ok(file),
-            Ok(()) | Err(TryLockError::WouldBlock) => {}
+            Ok(()) => {
+                let locked = Locked(file);
+                if locked.is_in_place(path) {
+                    return Ok(locked);
+                }
+            }
+            Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(NotTaken::Failed(error)),
         }
-        drop(file);
         let left = limit.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(NotTaken::Busy);
@@ -96,6 +121,14 @@ fn pause(length: Duration) {
     let (nothing, never) = (Mutex::new(()), Condvar::new());
     let guard = nothing.lock().unwrap_or_else(PoisonError::into_inner);
     drop(never.wait_timeout(guard, length));
+}
+
+/// Says whether the open file is still the one of that name.
+fn is_in_place(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(named)) => is_same(&open, &named),
+        _ => false,
+    }
 }
 
 #[cfg(unix)]
