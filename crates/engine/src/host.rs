@@ -3,7 +3,7 @@
 //!
 //! Invariant: at no moment are there two of it. Knows nothing about what is loaded.
 
-use std::fmt::Display;
+use std::error;
 use std::ops::Deref;
 
 use crate::Error;
@@ -21,6 +21,9 @@ pub enum Residence {
     /// Its last users finish.
     Unloading,
 }
+
+/// Why a load failed, for everybody who waited for it.
+pub type LoadError = Arc<dyn error::Error + Send + Sync>;
 
 /// The place of one model.
 pub struct Host<M> {
@@ -42,7 +45,7 @@ struct State<M> {
     /// Counts the loads that were begun.
     loads: u64,
     /// The number of the last load that failed, and why.
-    failure: Option<(u64, String)>,
+    failure: Option<(u64, LoadError)>,
 }
 
 /// The model with the duty to say when it is gone.
@@ -75,11 +78,11 @@ impl<M> Host<M> {
     /// Returns the model, which this call or another one loads if it is not there; blocks for as long as that takes.
     ///
     /// # Errors
-    /// Why the load failed; whoever waited for another's load gets [`Error::LoadFailed`].
-    pub fn get<E: Display + From<Error>>(
+    /// Why the load failed, whoever loaded; [`Error::LoadFailed`] where it panicked.
+    pub fn get<E: error::Error + Send + Sync + 'static>(
         &self,
         load: impl FnOnce() -> Result<M, E>,
-    ) -> Result<Loaded<M>, E> {
+    ) -> Result<Loaded<M>, LoadError> {
         let mut state = self.place.lock();
         loop {
             if let Some(model) = &state.model {
@@ -96,18 +99,44 @@ impl<M> Host<M> {
             if let Some((_, reason)) =
                 state.failure.as_ref().filter(|(load, _)| is_joined && *load == joined)
             {
-                return Err(Error::LoadFailed { reason: reason.clone() }.into());
+                return Err(LoadError::clone(reason));
             }
         }
         state.residence = Residence::Loading;
         state.loads += 1;
         drop(state);
-        let mut attempt = Attempt { place: &self.place, outcome: Err("it panicked".to_owned()) };
-        let model = load().inspect_err(|error| attempt.outcome = Err(error.to_string()))?;
+        let panicked = Error::LoadFailed { reason: "it panicked".to_owned() };
+        let mut attempt =
+            Attempt { place: &self.place, outcome: Err(Arc::new(panicked)) };
+        let model = load().map_err(|error| {
+            let error: LoadError = Arc::new(error);
+            attempt.outcome = Err(LoadError::clone(&error));
+            error
+        })?;
         let held = Held { model: Some(model), place: Arc::clone(&self.place) };
         let model = Loaded(Arc::new(held));
         attempt.outcome = Ok(model.clone());
         Ok(model)
+    }
+
+    /// Returns the model's users at this moment.
+    pub fn users(&self) -> usize {
+        let state = self.place.lock();
+        // The place itself holds the model, too.
+        state.model.as_ref().map_or(0, |model| Arc::strong_count(&model.0) - 1)
+    }
+
+    /// Takes the model away if it is loaded and nobody uses it, and returns when its memory is free; says whether it was
+    /// taken.
+    pub fn evict(&self) -> bool {
+        let mut state = self.place.lock();
+        // Users come by way of this lock: who is none now will not be one before the model is taken.
+        let idle = state.model.take_if(|model| Arc::strong_count(&model.0) == 1);
+        if idle.is_some() {
+            state.residence = Residence::Unloading;
+        }
+        drop(state);
+        idle.is_some()
     }
 
     /// Takes the model away: `drain` ends what it does, and this returns when its last user is gone and its memory free.
@@ -139,7 +168,7 @@ impl<M> Host<M> {
 /// A load in progress; what came of it is told when this is dropped, a panic included.
 struct Attempt<'a, M> {
     place: &'a Place<M>,
-    outcome: Result<Loaded<M>, String>,
+    outcome: Result<Loaded<M>, LoadError>,
 }
 
 impl<M> Drop for Attempt<'_, M> {
@@ -151,7 +180,7 @@ impl<M> Drop for Attempt<'_, M> {
                 state.residence = Residence::Loaded;
             }
             Err(reason) => {
-                state.failure = Some((state.loads, reason.clone()));
+                state.failure = Some((state.loads, LoadError::clone(reason)));
                 state.residence = Residence::Unloaded;
             }
         }

@@ -32,7 +32,7 @@ pub use admit::{Applicant, Plan};
 pub use constraint::{Constraint, Form};
 pub use error::Error;
 pub use footprint::{footprint, sizing};
-pub use host::{Host, Loaded, Residence};
+pub use host::{Host, LoadError, Loaded, Residence};
 pub use infill::Infill;
 pub use load::{Engine, ModelInfo, Options};
 pub use metrics::Metrics;

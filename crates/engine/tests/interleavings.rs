@@ -256,3 +256,38 @@ fn p20_evicting_drains_the_pool_of_the_model_first() {
         SCHEDULES,
     );
 }
+
+#[test]
+fn a_model_in_use_is_never_evicted_and_one_that_is_wanted_again_is_loaded_anew() {
+    shuttle::check_random(
+        || {
+            let host = Arc::new(Host::<Model>::default());
+            let alive = Arc::new(AtomicUsize::new(0));
+            let user = |_| {
+                let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
+                thread::spawn(move || {
+                    let load = || Ok::<_, Error>(Model::load(&alive));
+                    let model = host.get(load).unwrap_or_else(|error| panic!("{error}"));
+                    thread::yield_now();
+                    assert_eq!(model.0.load(Ordering::SeqCst), 1, "it is there, and once");
+                })
+            };
+            let evict = |_| {
+                let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
+                thread::spawn(move || {
+                    host.evict();
+                    assert!(alive.load(Ordering::SeqCst) <= 1);
+                })
+            };
+            let users: Vec<_> = (0..3).map(user).collect();
+            let evictions: Vec<_> = (0..2).map(evict).collect();
+            for task in users.into_iter().chain(evictions) {
+                task.join().expect("no task panics");
+            }
+            assert_eq!(host.users(), 0);
+            host.evict();
+            assert_eq!(alive.load(Ordering::SeqCst), 0, "nobody uses it, so it goes");
+        },
+        SCHEDULES,
+    );
+}

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 
+use toko_admission::handles::Admission;
 use toko_fixtures::embedded_model_path;
 use toko_gguf::Gguf;
 use toko_kernels::isa::Tier;
@@ -207,9 +208,12 @@ fn p13_a_pool_of_one_says_what_the_bare_model_says_random_state_included() {
         seed: 77,
         prefix_cache_tokens: None,
     };
-    let engine =
-        crate::Engine::load(&file, &options, &Applicant::new(&Admission::unlimited(), "test"))
-            .expect("the embedded model loads");
+    let engine = crate::Engine::load(
+        &file,
+        &options,
+        &crate::Applicant::new(&Admission::unlimited(), "test"),
+    )
+    .expect("the embedded model loads");
     let pooled: Vec<Vec<u32>> = requests
         .iter()
         .map(|(prompt, params)| {

@@ -72,7 +72,7 @@ fn unload_returns_when_the_last_user_is_gone_and_the_next_one_loads_anew() {
 fn a_load_that_fails_is_told_and_the_next_one_is_tried() {
     let host = Host::<u32>::default();
     let error = host.get(|| Err(Error::EmptyPrompt)).err().expect("it failed");
-    assert!(matches!(error, Error::EmptyPrompt));
+    assert!(matches!(error.downcast_ref(), Some(Error::EmptyPrompt)));
     assert_eq!(host.residence(), Residence::Unloaded);
     assert_eq!(*host.get(|| Ok::<_, Error>(7)).expect("loaded"), 7);
 }
@@ -103,12 +103,28 @@ fn whoever_joined_a_load_that_fails_or_panics_is_told_why() {
         go.wait();
         match joined.join().expect("no panic") {
             Ok(number) => assert_eq!(number, 1),
-            Err(Error::LoadFailed { reason }) => {
-                let expected = if panics { "it panicked" } else { "the prompt has no tokens" };
-                assert_eq!(reason, expected);
-            }
-            Err(other) => panic!("{other}"),
+            Err(error) => match error.downcast_ref() {
+                Some(Error::LoadFailed { reason }) => assert!(panics && reason == "it panicked"),
+                Some(Error::EmptyPrompt) => assert!(!panics),
+                _ => panic!("{error}"),
+            },
         }
         assert_eq!(loader.join().is_err(), panics);
     }
+}
+
+#[test]
+fn only_a_model_that_nobody_uses_is_evicted() {
+    let (host, alive) = (Host::default(), Arc::default());
+    assert!(!host.evict(), "there is none");
+    let load = || Ok::<_, Error>(Counted::new(&alive));
+    let user = host.get(load).expect("loaded");
+    assert_eq!((host.users(), host.evict(), host.residence()), (1, false, Residence::Loaded));
+    let other = host.loaded().expect("it is loaded");
+    drop(user);
+    assert_eq!((host.users(), host.evict()), (1, false));
+    drop(other);
+    assert_eq!((host.users(), host.evict(), host.residence()), (0, true, Residence::Unloaded));
+    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    assert!(host.get(load).is_ok());
 }
