@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use toko_admission::geometry::gguf::{self, Field};
 use toko_admission::geometry::{
-    Cache, Exactness, KvElement, LatentForm, Layer, Recurrence, Shape, hf,
+    Cache, Error, Exactness, KvElement, LatentForm, Layer, Recurrence, Shape, hf,
 };
 use toko_admission::units::Bytes;
 
@@ -125,5 +126,100 @@ fn every_golden_configuration_gives_its_bytes() {
         let shape = hf::read(&model["config"].to_string()).unwrap_or_else(|e| panic!("{id}: {e}"));
         assert_eq!(shape.exactness, Exactness::Exact, "{id}");
         check(id, &shape, &model["expected"]);
+    }
+}
+
+fn field(value: &Value) -> Field {
+    match value {
+        Value::String(text) => Field::Text(text.clone()),
+        Value::Bool(flag) => Field::Flag(*flag),
+        Value::Number(number) => match number.as_u64() {
+            Some(count) => Field::Count(count),
+            None => Field::Real(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::Array(list) if list.iter().all(Value::is_boolean) => {
+            Field::Flags(list.iter().filter_map(Value::as_bool).collect())
+        }
+        Value::Array(list) if list.iter().all(Value::is_u64) => {
+            Field::Counts(list.iter().filter_map(Value::as_u64).collect())
+        }
+        _ => Field::Other,
+    }
+}
+
+fn read_metadata(metadata: &Value) -> Result<Shape, Error> {
+    gguf::read(&|key| metadata.get(key).map(field))
+}
+
+fn golden_file(id: &str) -> (Shape, Value) {
+    let golden = golden();
+    let files = golden["gguf"].as_array().expect("the golden file lists files");
+    let file = files.iter().find(|file| file["id"] == id).expect("the golden file has the name");
+    let shape = read_metadata(&file["metadata"]).expect("the metadata is usable");
+    assert_eq!(shape.exactness, Exactness::Exact, "{id}");
+    (shape, file["expected"].clone())
+}
+
+#[test]
+fn a_hybrid_file_keeps_its_draft_layer_apart_from_its_states() {
+    let (shape, expected) = golden_file("qwen3.8:27b GGUF");
+    let per_token = shape.growing_bytes_per_token(KvElement::F16);
+    assert_eq!(per_token, bytes(&expected["kv_bytes_per_token_f16"]));
+    assert_eq!(Value::from(kinds(&shape)["gated_delta"]), expected["recurrent_layers"]);
+    let state = shape.layers[0].state.unwrap();
+    let of_layer = KvElement::F32.bytes(u128::from(state.conv_elements + state.state_elements));
+    assert_eq!(of_layer, bytes(&expected["recurrent_bytes_per_layer_f32"]));
+    let once = shape.recurrent_bytes(KvElement::F32);
+    assert_eq!(once, bytes(&expected["recurrent_total_one_copy"]));
+    assert_eq!(once * 5, bytes(&expected["recurrent_total_with_4_drafted_tokens"]));
+    let draft = Shape { layers: shape.draft_layers.clone(), ..shape };
+    let per_token = draft.growing_bytes_per_token(KvElement::F16);
+    assert_eq!(per_token, bytes(&expected["draft_layer_bytes_per_token"]));
+    assert_eq!(draft.kv_bytes(8192, KvElement::F16), Bytes::from_mib(32), "as measured");
+}
+
+#[test]
+fn a_hybrid_file_without_a_draft_layer_gives_its_bytes() {
+    let (shape, expected) = golden_file("ornith:9b GGUF (qwen35, 32 layers)");
+    let per_token = shape.growing_bytes_per_token(KvElement::F16);
+    assert_eq!(per_token, bytes(&expected["kv_bytes_per_token_f16"]));
+    let once = shape.recurrent_bytes(KvElement::F32);
+    assert_eq!(once, bytes(&expected["recurrent_total_one_copy"]));
+    assert_eq!(shape.kv_bytes(8192, KvElement::F16), Bytes::from_mib(256), "as measured");
+    assert_eq!(shape.draft_layers, []);
+}
+
+#[test]
+fn a_file_without_absorbed_heads_is_counted_expanded_and_can_be_counted_latent() {
+    let (shape, expected) = golden_file("deepseek-coder-v2 lite GGUF (deepseek2, no *_mla keys)");
+    let per_token = |shape: &Shape| shape.growing_bytes_per_token(KvElement::F16);
+    assert_eq!(per_token(&shape), bytes(&expected["kv_bytes_per_token_f16_expanded"]));
+    assert_eq!(shape.kv_bytes(8192, KvElement::F16), Bytes::from_mib(2160), "as measured");
+    let latent = shape.in_form(LatentForm::Latent);
+    assert_eq!(per_token(&latent), bytes(&expected["kv_bytes_per_token_f16_latent"]));
+}
+
+#[test]
+fn a_dense_file_gives_its_bytes() {
+    let (shape, expected) = golden_file("llama3.2:3b GGUF");
+    let per_token = shape.growing_bytes_per_token(KvElement::F16);
+    assert_eq!(per_token, bytes(&expected["kv_bytes_per_token_f16"]));
+}
+
+#[test]
+fn a_file_that_does_not_say_which_layers_slide_follows_its_architecture() {
+    let (shape, expected) = golden_file("gpt-oss-20b GGUF");
+    assert_eq!(Value::from(kinds(&shape)["full"]), expected["full_layers"]);
+    let all = shape.kv_bytes(131_072, KvElement::F16);
+    assert_eq!(all, bytes(&expected["kv_bytes_at_131072"]));
+}
+
+#[test]
+fn windows_that_an_engine_widens_are_counted_wider() {
+    let (shape, expected) = golden_file("gemma4 26B-A4B GGUF");
+    let wide = shape.widened(512);
+    for (tokens, figure) in expected["kv_bytes_f16_swa_cells_1536"].as_object().unwrap() {
+        let all = wide.kv_bytes(tokens.parse().unwrap(), KvElement::F16);
+        assert_eq!(all, bytes(figure), "{tokens}");
     }
 }
