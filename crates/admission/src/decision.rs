@@ -7,7 +7,9 @@ mod fixes;
 use serde::Serialize;
 
 use crate::eviction::{self, Candidate};
-use crate::ledger::{Ask, Env, Holding, Home, Ledger, ModelId, Pool, Preflight, ScopeId, Verdict};
+use crate::ledger::{
+    Ask, Env, Holding, Home, Ledger, ModelId, Outside, Pool, Preflight, ScopeId, Verdict,
+};
 use crate::sizing::{Evidence, Footprint, Sizing, Term};
 use crate::units::Bytes;
 
@@ -153,6 +155,8 @@ pub struct Decision {
     pub holders: Vec<Holder>,
     /// What would help, best first; each was judged and admitted.
     pub fixes: Vec<Fix>,
+    /// Whether it would be refused although nothing else were loaded.
+    pub never_fits: bool,
     /// Whether somebody took the responsibility.
     pub is_forced: bool,
 }
@@ -239,19 +243,18 @@ impl Decision {
             have: have(preflight, env, idle),
             holders: holders(ledger, env, idle),
             fixes,
+            never_fits: !preflight.verdict.admits() && never_fits(load, env),
             is_forced: false,
         }
     }
 
-    /// Tells whether the load would be refused on a machine where nothing else is loaded, too.
-    pub fn never_fits(load: &Load, env: &Env) -> bool {
-        let alone = Env {
-            available: env.total.or(env.available),
-            others: Some(crate::ledger::Outside::default()),
-            is_pressed: false,
-            ..env.clone()
-        };
-        !Ledger::default().preflight(&load.ask(), &alone).verdict.admits()
+    /// Returns the models whose going would make room.
+    pub fn unloads(&self) -> &[ModelId] {
+        let unload = self.fixes.iter().find_map(|fix| match &fix.change {
+            Change::Unload { models } => Some(models.as_slice()),
+            _ => None,
+        });
+        unload.unwrap_or_default()
     }
 
     /// Returns the answer in one sentence.
@@ -289,6 +292,17 @@ impl Decision {
             }
         }
     }
+}
+
+/// Tells whether a load would be refused on a machine where nothing else is loaded, too.
+fn never_fits(load: &Load, env: &Env) -> bool {
+    let alone = Env {
+        available: env.total.or(env.available),
+        others: Some(Outside::default()),
+        is_pressed: false,
+        ..env.clone()
+    };
+    !Ledger::default().preflight(&load.ask(), &alone).verdict.admits()
 }
 
 fn ruling(verdict: Verdict) -> Ruling {

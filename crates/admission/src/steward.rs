@@ -58,6 +58,11 @@ impl Steward {
     /// stricter of what is left holds.
     pub fn open(settings: Settings) -> Self {
         let admission = Admission::new(Box::new(Live::open(settings.clone())), ScopeId(0));
+        Self::new(settings, admission)
+    }
+
+    /// Looks after memory that a given table decides about.
+    pub fn new(settings: Settings, admission: Admission) -> Self {
         let policy = WatchedPolicy::new(settings.state_root.clone());
         Self { settings, admission, policy }
     }

@@ -106,8 +106,7 @@ impl<M> Host<M> {
         state.loads += 1;
         drop(state);
         let panicked = Error::LoadFailed { reason: "it panicked".to_owned() };
-        let mut attempt =
-            Attempt { place: &self.place, outcome: Err(Arc::new(panicked)) };
+        let mut attempt = Attempt { place: &self.place, outcome: Err(Arc::new(panicked)) };
         let model = load().map_err(|error| {
             let error: LoadError = Arc::new(error);
             attempt.outcome = Err(LoadError::clone(&error));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use toko_admission::units::Bytes;
 use toko_engine::{
     Chat, ChatTemplate, Engine, Error, Event, Infill, Lease, Metrics as Tokens, ModelInfo,
     Occupancy, Params, Prompt, Replica, Tokenizer, Turn,
@@ -27,6 +28,9 @@ pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 pub trait Backend: Send + Sync + 'static {
     /// Returns what is loaded.
     fn info(&self) -> &ModelInfo;
+
+    /// Returns the memory that it holds, its weights included.
+    fn held(&self) -> Bytes;
 
     /// Returns how many replicas and requests there are at this moment.
     fn occupancy(&self) -> Occupancy;
@@ -79,6 +83,10 @@ pub trait Backend: Send + Sync + 'static {
 impl Backend for Engine {
     fn info(&self) -> &ModelInfo {
         self.info()
+    }
+
+    fn held(&self) -> Bytes {
+        self.decision().need.total_bytes
     }
 
     fn occupancy(&self) -> Occupancy {
@@ -194,6 +202,10 @@ impl Metered {
 impl Backend for Metered {
     fn info(&self) -> &ModelInfo {
         self.inner.info()
+    }
+
+    fn held(&self) -> Bytes {
+        self.inner.held()
     }
 
     fn occupancy(&self) -> Occupancy {
@@ -320,6 +332,10 @@ mod tests {
     impl Backend for Counter {
         fn info(&self) -> &ModelInfo {
             unreachable!("nobody asks what is loaded")
+        }
+
+        fn held(&self) -> Bytes {
+            Bytes::ZERO
         }
 
         fn occupancy(&self) -> Occupancy {

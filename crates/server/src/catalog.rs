@@ -1,16 +1,18 @@
 //! The models of this server: which there are, which are loaded, and the one way to get at one.
 
 use std::ops::Deref;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use toko_admission::eviction::Candidate;
+use toko_admission::ledger::ModelId;
 use toko_engine::{Host, Loaded, Residence};
 
 use crate::Backend;
 use crate::backend::Metered;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
-use crate::state::{LoadError, ServedModel};
+use crate::state::{LoadError, ServedModel, Shared};
 
 /// The alias that stands for every name that no model has.
 const ANY_NAME: &str = "*";
@@ -24,6 +26,15 @@ pub(crate) struct Catalog {
 pub(crate) struct Entry {
     served: ServedModel,
     host: Host<Arc<dyn Backend>>,
+    usage: Mutex<Usage>,
+}
+
+/// When and how a model is used.
+#[derive(Debug, Clone, Copy)]
+struct Usage {
+    last_used: Instant,
+    last_load: Duration,
+    keep_alive: Option<Duration>,
 }
 
 /// A loaded model in use; while one of these lives it is not unloaded.
@@ -37,7 +48,11 @@ pub(crate) struct InUse(Loaded<Arc<dyn Backend>>);
 
 impl Catalog {
     pub(crate) fn new(models: Vec<ServedModel>) -> Self {
-        let entry = |served| Arc::new(Entry { served, host: Host::default() });
+        let entry = |served: ServedModel| {
+            let (last_used, last_load) = (Instant::now(), Duration::ZERO);
+            let usage = Mutex::new(Usage { last_used, last_load, keep_alive: served.keep_alive });
+            Arc::new(Entry { served, host: Host::default(), usage })
+        };
         Self { entries: models.into_iter().map(entry).collect() }
     }
 
@@ -60,6 +75,24 @@ impl Catalog {
         })
     }
 
+    /// Returns the loaded models as those who look for room see them.
+    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+        self.entries.iter().filter_map(|entry| entry.candidate()).collect()
+    }
+
+    /// Takes away whoever was idle for longer than it is kept.
+    pub(crate) fn expire(&self, metrics: &Metrics) {
+        for entry in &self.entries {
+            let keep_alive = entry.usage().keep_alive;
+            let is_over =
+                keep_alive.is_some_and(|keep| entry.idle().is_some_and(|idle| idle >= keep));
+            if is_over && entry.host.evict() {
+                log::info!("{}: unloaded, for nobody used it", entry.id);
+                metrics.memory().count_eviction("keep_alive");
+            }
+        }
+    }
+
     /// Begins nothing on any model any more.
     pub(crate) fn close(&self) {
         for entry in &self.entries {
@@ -71,22 +104,107 @@ impl Catalog {
 }
 
 impl Model {
-    /// Returns a model for use; loads it, for as long as that takes, if it is not there.
-    pub(crate) fn of(entry: &Arc<Entry>, metrics: &Metrics) -> Result<Arc<Self>, ApiError> {
-        let load = || -> Result<Arc<dyn Backend>, LoadError> {
-            let backend = (entry.load)()?;
-            backend.count_into(metrics.tokens());
-            Ok(Arc::new(Metered::new(backend, metrics.clone())))
-        };
-        let loaded = entry.host.get(load).map_err(|error| ApiError::LoadFailed {
-            model: entry.id.clone(),
-            reason: error.to_string(),
-        })?;
-        Ok(Arc::new(Self { entry: Arc::clone(entry), backend: InUse(loaded) }))
+    /// Returns a model for use; loads it, for as long as that takes, if it is not there. Idle models go if there is no
+    /// room for it otherwise, one after the other until there is.
+    pub(crate) fn of(entry: &Arc<Entry>, shared: &Shared) -> Result<Arc<Self>, ApiError> {
+        let mut refusals = 0;
+        loop {
+            match entry.load(shared) {
+                Ok(loaded) => {
+                    shared.steward.admission().used(&ModelId::new(&*entry.id), entry.is_pinned);
+                    let entry = Arc::clone(entry);
+                    return Ok(Arc::new(Self { entry, backend: InUse(loaded) }));
+                }
+                Err(error) => {
+                    refusals += 1;
+                    let is_worth_trying = refusals <= shared.catalog.entries.len();
+                    if !(is_worth_trying && make_room(shared, &error)) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lets the first model go that a refusal proposes to unload; says whether one has gone.
+fn make_room(shared: &Shared, error: &ApiError) -> bool {
+    let ApiError::Refused { decision, .. } = error else { return false };
+    let going = decision.unloads().iter().find_map(|model| {
+        let entry = shared.catalog.entries.iter().find(|entry| entry.id == model.as_str())?;
+        entry.host.evict().then_some(entry)
+    });
+    if let Some(entry) = going {
+        log::info!("{}: unloaded to make room for {}", entry.id, decision.model);
+        shared.metrics.memory().count_eviction("room");
+    }
+    going.is_some()
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.entry.touch();
     }
 }
 
 impl Entry {
+    fn load(&self, shared: &Shared) -> Result<Loaded<Arc<dyn Backend>>, ApiError> {
+        let load = || -> Result<Arc<dyn Backend>, LoadError> {
+            let began = Instant::now();
+            let backend = (self.served.load)(&shared.catalog.candidates());
+            shared.metrics.memory().count_load(backend.as_ref().map(drop));
+            let backend = backend?;
+            backend.count_into(shared.metrics.tokens());
+            self.usage().last_load = began.elapsed();
+            self.touch();
+            Ok(Arc::new(Metered::new(backend, shared.metrics.clone())))
+        };
+        let loaded = self.host.get(load);
+        loaded.map_err(|error| match error.downcast_ref() {
+            Some(LoadError::Refused(decision)) => {
+                ApiError::Refused { model: self.id.clone(), decision: decision.clone() }
+            }
+            _ => ApiError::LoadFailed { model: self.id.clone(), reason: error.to_string() },
+        })
+    }
+
+    fn usage(&self) -> std::sync::MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self) {
+        self.usage().last_used = Instant::now();
+    }
+
+    /// Returns for how long nobody has used the model; `None` while somebody does or it is not there.
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        let is_idle = self.host.residence() == Residence::Loaded && self.host.users() == 0;
+        is_idle.then(|| self.usage().last_used.elapsed())
+    }
+
+    /// Returns for how long the model stays when nobody uses it.
+    pub(crate) fn keep_alive(&self) -> Option<Duration> {
+        self.usage().keep_alive
+    }
+
+    /// Changes for how long the model stays when nobody uses it.
+    pub(crate) fn keep_for(&self, keep_alive: Option<Duration>) {
+        self.usage().keep_alive = keep_alive;
+    }
+
+    fn candidate(&self) -> Option<Candidate> {
+        let idle = self.idle();
+        let frees = self.host.loaded()?.held();
+        let reload_ms = u64::try_from(self.usage().last_load.as_millis()).unwrap_or(u64::MAX);
+        Some(Candidate {
+            model: ModelId::new(&*self.id),
+            frees,
+            reload_ms,
+            idle_seconds: idle.map(|idle| idle.as_secs()),
+            is_pinned: self.is_pinned,
+        })
+    }
+
     /// Returns what runs the model if it is loaded.
     pub(crate) fn loaded(&self) -> Option<InUse> {
         self.host.loaded().map(InUse)

@@ -11,6 +11,7 @@ use axum::Json;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use toko_admission::decision::Decision;
 use toko_engine::Error as EngineError;
 
 /// Why a request gets no answer.
@@ -38,6 +39,10 @@ pub(crate) enum ApiError {
     UnknownModel { asked: String, known: String },
     #[error("the model {model} could not be loaded: {reason}")]
     LoadFailed { model: String, reason: String },
+    #[error("the model {model} was not loaded: {}", .decision.sentence())]
+    Refused { model: String, decision: Box<Decision> },
+    #[error("the policy could not be saved: {reason}")]
+    PolicyNotSaved { reason: String },
     #[error("there is nothing at {path}")]
     UnknownPath { path: String },
     #[error("{path} does not take {method}; the allow header says what it takes")]
@@ -171,6 +176,18 @@ impl ApiError {
                 retry: Some(Retry::Never),
                 ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "model_load_failed")
             },
+            Self::PolicyNotSaved { .. } => Row {
+                retry: Some(Retry::Never),
+                ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "policy_not_saved")
+            },
+            Self::Refused { decision, .. } if decision.never_fits => {
+                Row { retry: Some(Retry::Never), ..Row::bad_request("model_too_large", "model") }
+            }
+            Self::Refused { .. } => Row {
+                param: Some("model"),
+                retry: Some(Retry::AfterSeconds(5)),
+                ..Row::new(S::SERVICE_UNAVAILABLE, SERVER_ERROR, "insufficient_memory")
+            },
             Self::UnknownPath { .. } => Row::new(S::NOT_FOUND, NOT_FOUND, "not_found"),
             Self::Unmanaged => Row::new(S::BAD_REQUEST, INVALID_REQUEST, "unsupported_operation"),
             Self::WrongMethod { .. } => {
@@ -206,6 +223,11 @@ impl ApiError {
         {
             error["n_prompt_tokens"] = json!(prompt_tokens);
             error["n_ctx"] = json!(context_tokens);
+        }
+        if let Self::Refused { decision, .. } = self {
+            error["required_bytes"] = json!(decision.need.incremental_bytes);
+            error["limit_bytes"] = json!(decision.have.room_bytes);
+            error["decision"] = json!(decision);
         }
         json!({"error": error})
     }

@@ -38,7 +38,8 @@ pub(crate) async fn work<T: Send + 'static>(
     blocking(shared, work).await
 }
 
-async fn blocking<T: Send + 'static>(
+/// Returns what `work` makes on a thread that may wait.
+pub(crate) async fn blocking<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Shared) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

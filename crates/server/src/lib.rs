@@ -19,6 +19,7 @@ mod ids;
 mod intake;
 mod keys;
 mod llama;
+mod memory;
 mod metrics;
 mod ndjson;
 mod ollama;
@@ -38,14 +39,14 @@ mod voice;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -58,10 +59,13 @@ use crate::state::{Phase, Shared};
 
 pub use backend::{Backend, Sink};
 pub use keys::{ApiKey, UnusableKey};
-pub use state::{Access, Defaults, Limits, Load, LoadError, ServedModel, State};
+pub use state::{Access, Defaults, Explain, Limits, Load, LoadError, Proposal, ServedModel, State};
 
 /// The value of the `server` header.
 const SERVER: &str = concat!("tokonoma/", env!("CARGO_PKG_VERSION"));
+
+/// How often it is looked for models that were idle for long enough.
+const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 
 /// Loads the first model and answers requests on `listener` until `shutdown` completes, then lets running answers end.
 /// The other models are loaded when they are asked for.
@@ -76,18 +80,20 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let is_loopback = listener.local_addr()?.ip().is_loopback();
-    let State { models, limits, access } = state;
+    let State { models, limits, access, steward } = state;
     let (phase, watched) = watch::channel(Phase::Open);
     let shared = Arc::new(Shared {
         catalog: Catalog::new(models),
         limits: limits.clone(),
         metrics: Metrics::new(),
+        steward,
         phase: watched.clone(),
     });
     let first = Arc::clone(&shared);
     let loaded = tokio::task::spawn_blocking(move || first.model_or_default(None).map(drop)).await;
     loaded?.map_err(io::Error::other)?;
     let app = router(Arc::clone(&shared), &access, is_loopback);
+    tokio::spawn(expire(Arc::clone(&shared)));
 
     let stopping = phase.clone();
     let server = connections::serve(listener, app, limits.client_silence, async move {
@@ -109,6 +115,21 @@ pub async fn serve(
     // Whoever has not taken the last bytes by then does not get them.
     drop(tokio::time::timeout(limits.cut_grace, server).await);
     Ok(())
+}
+
+/// Lets models go that nobody has used for as long as they are kept, until the shutdown begins.
+async fn expire(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(EXPIRE_EVERY);
+    while shared.is_open() {
+        ticks.tick().await;
+        let work = |shared: &Shared| {
+            shared.catalog.expire(&shared.metrics);
+            Ok(())
+        };
+        if let Err(error) = intake::blocking(&shared, work).await {
+            log::warn!("idle models could not be unloaded: {error}");
+        }
+    }
 }
 
 /// Lays out the routes and what every request passes through, outermost last.
@@ -138,6 +159,10 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/api/models/unload/{*id}", post(admin::unload_named))
         .route("/running", get(admin::running))
         .route("/admin/v1/queue", get(admin::queue))
+        .route("/admin/v1/memory", get(memory::memory))
+        .route("/admin/v1/policy", get(memory::policy))
+        .route("/admin/v1/policy", put(memory::set_policy))
+        .route("/admin/v1/explain", post(memory::explain))
         .route("/v1/responses", post(openai::responses::create))
         .route("/v1/responses/input_tokens", post(openai::responses::input_tokens))
         .route("/v1/messages", post(anthropic::messages::create))

@@ -3,6 +3,8 @@
 //! Labels have few values: the pattern of a route, never a path, and a status. Knows no dialect: an answer is measured
 //! by the events that its engine sends.
 
+mod memory;
+
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ use toko_engine::{Event, FinishReason, Metrics as Tokens};
 
 use crate::catalog::Catalog;
 use crate::error::ApiError;
+use crate::intake;
+use crate::metrics::memory::MemoryMetrics;
 use crate::state::Shared;
 
 /// The content type of what [`scrape`] answers.
@@ -75,6 +79,7 @@ pub(crate) struct Metrics {
     queue: Histogram,
     whole: Histogram,
     ended: Family<Label, Counter>,
+    memory: MemoryMetrics,
 }
 
 impl Metrics {
@@ -133,6 +138,7 @@ impl Metrics {
             queue: add(&mut all, "request_queue_seconds", to_replica, seconds(request_ends)),
             whole: add(&mut all, "request_seconds", to_end, seconds(request_ends)),
             ended: add(&mut all, "requests_ended", ended, Family::default()),
+            memory: MemoryMetrics::new(&mut all),
             registry: Arc::new(all),
         }
     }
@@ -140,6 +146,11 @@ impl Metrics {
     /// Returns where replicas count their tokens.
     pub(crate) fn tokens(&self) -> &Arc<Tokens> {
         &self.tokens
+    }
+
+    /// Returns what is counted about memory.
+    pub(crate) fn memory(&self) -> &MemoryMetrics {
+        &self.memory
     }
 
     /// Takes down what the pools and the replicas say at this moment; models that are not loaded have no pool.
@@ -182,6 +193,11 @@ impl Metrics {
 pub(crate) async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
     let metrics = &shared.metrics;
     metrics.observe(&shared.catalog);
+    let work = |shared: &Shared| {
+        shared.metrics.memory.observe(&shared.catalog, &shared.steward);
+        Ok(())
+    };
+    intake::blocking(&shared, work).await?;
     let mut text = String::new();
     // Writing into a text cannot fail.
     encode(&mut text, &metrics.registry).map_err(|_| ApiError::Panicked)?;

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use toko_admission::decision::Decision;
+use toko_admission::eviction::Candidate;
+use toko_admission::steward::Steward;
 use toko_engine::Sampling;
 
 use crate::catalog::{Catalog, Model};
@@ -22,6 +25,8 @@ pub struct State {
     pub limits: Limits,
     /// Who may call from where.
     pub access: Access,
+    /// Who knows the machine's memory.
+    pub steward: Arc<Steward>,
 }
 
 /// A model that can be loaded, and the names that it answers to.
@@ -35,15 +40,43 @@ pub struct ServedModel {
     pub created: SystemTime,
     /// What holds for a request that says nothing else.
     pub defaults: Defaults,
+    /// For how long it stays when nobody uses it; `None` is until its memory is needed.
+    pub keep_alive: Option<Duration>,
+    /// Whether it stays although its memory is needed.
+    pub is_pinned: bool,
     /// Loads it; called whenever a request wants it and it is not there.
     pub load: Load,
+    /// Judges what a load would take, and loads nothing.
+    pub explain: Explain,
 }
 
-/// Loads a model, for as long as that takes.
-pub type Load = Box<dyn Fn() -> Result<Arc<dyn Backend>, LoadError> + Send + Sync>;
+/// Loads a model, for as long as that takes; is told which idle models could go for it.
+pub type Load = Box<dyn Fn(&[Candidate]) -> Result<Arc<dyn Backend>, LoadError> + Send + Sync>;
+
+/// Judges a load with other numbers than its own, where there are any.
+pub type Explain = Box<
+    dyn Fn(&Proposal, &[Candidate]) -> Result<Decision, Box<dyn Error + Send + Sync>> + Send + Sync,
+>;
+
+/// How somebody would like to load a model.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Proposal {
+    /// Tokens of context of each replica.
+    pub context_tokens: Option<usize>,
+    /// Requests that can run at once.
+    pub replicas: Option<usize>,
+}
 
 /// Why a model could not be loaded.
-pub type LoadError = Box<dyn Error + Send + Sync>;
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no room for it.
+    #[error("{}", .0.sentence())]
+    Refused(Box<Decision>),
+    /// It is not in a state to be loaded.
+    #[error(transparent)]
+    Failed(Box<dyn Error + Send + Sync>),
+}
 
 /// What holds for a request that says nothing else.
 pub struct Defaults {
@@ -95,6 +128,7 @@ pub(crate) struct Shared {
     pub(crate) catalog: Catalog,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
+    pub(crate) steward: Arc<Steward>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -103,14 +137,14 @@ impl Shared {
     ///
     /// Takes as long as a load does, so it is not called on a thread that serves connections.
     pub(crate) fn model(&self, asked: &str) -> Result<Arc<Model>, ApiError> {
-        Model::of(self.catalog.find(asked)?, &self.metrics)
+        Model::of(self.catalog.find(asked)?, self)
     }
 
     /// Returns the model that a request means, which need not name one.
     pub(crate) fn model_or_default(&self, asked: Option<&str>) -> Result<Arc<Model>, ApiError> {
         let entry =
             asked.map_or_else(|| Ok(self.catalog.first()), |asked| self.catalog.find(asked))?;
-        Model::of(entry, &self.metrics)
+        Model::of(entry, self)
     }
 
     /// Says whether new work is accepted.

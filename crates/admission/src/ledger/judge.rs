@@ -72,6 +72,22 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Returns its public name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::LiveMemoryUnknown => "live_memory_unknown",
+            Self::DisabledByPolicy => "disabled_by_policy",
+            Self::ExceedsConfiguredCeiling => "exceeds_configured_ceiling",
+            Self::InsufficientLiveMemory => "insufficient_live_memory",
+            Self::MemoryPressure => "memory_pressure",
+            Self::WeightsUnknown => "weights_unknown",
+            Self::OthersUnknown => "others_unknown",
+            Self::ModelMaintenance => "model_maintenance",
+            Self::PendingTeardown => "pending_teardown",
+        }
+    }
+
     /// Tells whether the request may go on.
     pub fn admits(self) -> bool {
         matches!(self, Self::Allowed | Self::LiveMemoryUnknown)

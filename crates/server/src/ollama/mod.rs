@@ -5,6 +5,7 @@
 mod chat;
 mod embed;
 mod generate;
+mod keep_alive;
 mod line;
 mod message;
 mod models;

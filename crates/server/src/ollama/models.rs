@@ -75,7 +75,7 @@ pub(crate) async fn unmanaged() -> ApiError {
 fn described(shared: &Shared, bytes: &[u8]) -> Result<Value, ApiError> {
     let request: ShowRequest = body::parse(bytes)?;
     let model = request.model.filter(|model| !model.is_empty()).or(request.name);
-    let model = Model::of(find(shared, model.as_deref())?, &shared.metrics)?;
+    let model = Model::of(find(shared, model.as_deref())?, shared)?;
     let info = model.backend.info();
     let template = model.backend.chat_template();
     let mut facts = Map::new();

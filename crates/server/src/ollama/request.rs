@@ -1,6 +1,7 @@
 //! What requests for a chat and for a continuation have in common: fields, rules, and the way to an answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use toko_engine::{Chat, ChatTemplate, Form, Params};
 
+use super::keep_alive::KeepAlive;
 use super::line::{Lines, Readiness, Shape};
 use super::options::Options;
 use crate::answer::{self, Format, Reader};
@@ -57,13 +59,6 @@ enum Outcome {
     Stream(Reader),
 }
 
-/// For how long a model is to stay after an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KeepAlive {
-    Zero,
-    Longer,
-}
-
 /// Takes a request by way of `start` to its answer.
 pub(super) async fn answer(
     shared: Arc<Shared>,
@@ -94,17 +89,21 @@ impl Common {
 
     /// Returns the model that is to answer, loaded.
     pub(super) fn model(&self, shared: &Shared) -> Result<Arc<Model>, ApiError> {
-        Model::of(find(shared, self.named())?, &shared.metrics)
+        let entry = find(shared, self.named())?;
+        let model = Model::of(entry, shared)?;
+        self.keep(entry)?;
+        Ok(model)
     }
 
     /// Loads the model when there is nothing to answer, or unloads it if it is to be kept for no time.
     pub(super) fn prepare(&self, shared: &Shared, shape: Shape) -> Result<Begun, ApiError> {
         let entry = find(shared, self.named())?;
-        let readiness = if self.keep_alive()? == Some(KeepAlive::Zero) {
+        let readiness = if self.keep_alive()? == Some(KeepAlive::For(Duration::ZERO)) {
             entry.unload(shared.limits.drain);
             Readiness::Unloaded
         } else {
-            Model::of(entry, &shared.metrics)?;
+            Model::of(entry, shared)?;
+            self.keep(entry)?;
             Readiness::Loaded
         };
         Ok(Begun { lines: Lines::new(&entry.id, shape), outcome: Outcome::Ready(readiness) })
@@ -126,23 +125,19 @@ impl Common {
         self.keep_alive().map(|_| ())
     }
 
-    /// Returns for how long the model is to stay after an answer.
-    ///
-    /// It stays longer: until somebody unloads it. That changes no answer.
-    fn keep_alive(&self) -> Result<Option<KeepAlive>, ApiError> {
-        let text = match &self.keep_alive {
-            None => return Ok(None),
-            Some(Value::Number(seconds)) => seconds.to_string(),
-            Some(Value::String(duration)) => duration.clone(),
-            Some(_) => String::new(),
-        };
-        let digits: Vec<char> = text.chars().filter(char::is_ascii_digit).collect();
-        if digits.is_empty() || !text.chars().all(|sign| "0123456789.-hmsuµn".contains(sign)) {
-            let reason = "must be a number of seconds or a duration such as \"5m\"";
-            return Err(invalid("keep_alive", reason));
+    /// Keeps a model for as long as the request says, if it does.
+    fn keep(&self, entry: &Entry) -> Result<(), ApiError> {
+        if let Some(keep_alive) = self.keep_alive()? {
+            entry.keep_for(keep_alive.limit());
         }
-        let is_zero = digits.iter().all(|&digit| digit == '0');
-        Ok(Some(if is_zero { KeepAlive::Zero } else { KeepAlive::Longer }))
+        Ok(())
+    }
+
+    /// Returns for how long the model is to stay when nobody uses it.
+    fn keep_alive(&self) -> Result<Option<KeepAlive>, ApiError> {
+        let Some(keep_alive) = &self.keep_alive else { return Ok(None) };
+        let reason = "must be a number of seconds or a duration such as \"5m\"";
+        KeepAlive::read(keep_alive).map(Some).ok_or_else(|| invalid("keep_alive", reason))
     }
 
     /// Returns the form that the text of an answer has to have.

@@ -18,7 +18,8 @@ async fn loading(
     load: impl Fn() -> Result<Arc<dyn Backend>, LoadError> + Send + Sync + 'static,
 ) -> Server {
     Server::start_with(Arc::new(Fake::saying(&[])), |state| {
-        let mut broken = crate::fake::served("broken", || Err("its file is gone".into()));
+        let mut broken =
+            crate::fake::served("broken", || Err(LoadError::Failed("its file is gone".into())));
         broken.aliases.clear();
         state.models = vec![crate::fake::served("org/model:q1", load), broken];
     })

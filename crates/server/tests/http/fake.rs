@@ -11,6 +11,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use toko_admission::handles::{Admission, Resident};
+use toko_admission::machine::record::Process;
+use toko_admission::probe::Roots;
+use toko_admission::steward::Steward;
+use toko_admission::surroundings::Settings;
+use toko_admission::units::Bytes;
 use toko_engine::{
     Chat, ChatTemplate, Error, Event, FinishReason, Infill, Metrics, ModelInfo, Occupancy, Opening,
     Params, Prompt, Sampling, Special, Summary, Tokenizer,
@@ -32,6 +38,9 @@ pub(crate) struct Fake {
     embedded: Mutex<Vec<Vec<u32>>>,
     capacity: usize,
     gap_marks: Option<[u32; 3]>,
+    held: Bytes,
+    /// Given back when the engine is dropped.
+    resident: Option<Resident>,
 }
 
 impl Fake {
@@ -59,7 +68,14 @@ impl Fake {
             embedded: Mutex::new(Vec::new()),
             capacity: usize::MAX,
             gap_marks: None,
+            held: Bytes::ZERO,
+            resident: None,
         }
+    }
+
+    /// Takes memory that a table knows of.
+    pub(crate) fn holding(self, bytes: Bytes, resident: Resident) -> Self {
+        Self { held: bytes, resident: Some(resident), ..self }
     }
 
     /// Has the vocabulary of a file, and nothing to say.
@@ -167,6 +183,10 @@ impl Fake {
 impl Backend for Fake {
     fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    fn held(&self) -> Bytes {
+        self.held
     }
 
     fn occupancy(&self) -> Occupancy {
@@ -297,6 +317,7 @@ impl Server {
                 cut_grace: Duration::from_hours(1),
             },
             access: Access { origins: Vec::new(), hosts: Vec::new(), keys: Vec::new() },
+            steward: Arc::new(steward(Admission::unlimited(), Path::new("no/such/folder"))),
         };
         change(&mut state);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -311,6 +332,22 @@ impl Server {
         self.stop.send(()).unwrap();
         self.ended
     }
+}
+
+/// Who looks after memory of which nothing is read.
+pub(crate) fn steward(admission: Admission, state_root: &Path) -> Steward {
+    let nowhere = Roots { proc: "no/such/folder".into(), cgroup: "no/such/folder".into() };
+    let process =
+        Process { program: "test".to_owned(), pid: 1, started_ms: 0, scope: String::new() };
+    let settings = Settings {
+        state_root: state_root.to_owned(),
+        leases: state_root.join("leases"),
+        roots: nowhere,
+        limit: None,
+        process,
+        now_ms: || 0,
+    };
+    Steward::new(settings, admission)
 }
 
 /// The smallest chat request with the fields laid over it; `null` stays in it.
@@ -339,6 +376,9 @@ pub(crate) fn served(
         aliases: vec!["model-q1".to_owned()],
         created: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         defaults: Defaults { sampling: sampling(), max_tokens: Some(77) },
-        load: Box::new(load),
+        keep_alive: None,
+        is_pinned: false,
+        load: Box::new(move |_| load()),
+        explain: Box::new(|_, _| Err("nobody knows its size".into())),
     }
 }

@@ -20,6 +20,7 @@ mod keys;
 mod lifecycle;
 mod llama;
 mod llama_server_faults;
+mod memory;
 mod metrics;
 mod models;
 mod ollama;
