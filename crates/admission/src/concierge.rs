@@ -349,7 +349,6 @@ pub fn step(root: &Path, total_memory_mb: u64, at_secs: u64) -> Result<Step, Err
     let loaded = policy_file::load(root)?;
     let (choice, mut history) = (choice(root), history(root));
     if let (Some(choice), None) = (&choice, history.raised_on)
-        && !choice.reverted
         && choice.policy == Policy::local_focused()
     {
         // Whoever raised it did not come to note that.
