@@ -3,6 +3,8 @@
 //! Invariant: a choice of the user is never changed, and a raise that was taken back is never made again.
 //! Knows no clock: days and seconds are passed in.
 
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +19,9 @@ pub const MARKER_NAME: &str = "model-resource-policy.concierge.json";
 
 /// Name of the history in the state root.
 pub const HISTORY_NAME: &str = "model-resource-policy.concierge-history.json";
+
+/// Name of the file in the state root that is locked while somebody chooses; it is empty.
+pub const LOCK_NAME: &str = "model-resource-policy.lock";
 
 /// The smallest machine on which the policy is raised, in MB.
 pub const LEAST_MEMORY_MB: u64 = 32_768;
@@ -67,16 +72,6 @@ pub enum Event {
     },
 }
 
-/// Why the policy is never raised again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Barred {
-    /// A raise was taken back.
-    Reverted,
-    /// The history could not be read, so a raise may have been taken back.
-    HistoryLost,
-}
-
 /// Refusals of one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DayCount {
@@ -92,9 +87,11 @@ pub struct DayCount {
 pub struct History {
     /// Whether the user has switched the concierge off.
     pub is_off: bool,
+    /// Whether an earlier history could not be read, so that a raise may have been taken back in it.
+    pub is_incomplete: bool,
     /// Refusals by the ceiling of models that the raised ceiling would have admitted, by day.
     pub would_have_fitted: Vec<DayCount>,
-    /// The day on which the policy was raised.
+    /// The day on which the policy was raised; it is raised once only.
     pub raised_on: Option<u64>,
     /// Since then: refusals for want of free memory of models that *everyday* admits.
     pub live_refusals: u32,
@@ -102,8 +99,6 @@ pub struct History {
     pub raised_failures: u32,
     /// Since then: loads of models that only the raise admits.
     pub raised_successes: u32,
-    /// Why the policy is never raised again.
-    pub barred: Option<Barred>,
 }
 
 /// What a decision rests on.
@@ -189,15 +184,9 @@ impl History {
         self.would_have_fitted.iter().fold(0, |sum, of| sum.saturating_add(of.count))
     }
 
-    /// Notes a step that was taken on a day.
-    fn note_step(&mut self, step: &Step, day: u64) {
-        match step {
-            Step::Raise(_) => {
-                *self = Self { is_off: self.is_off, raised_on: Some(day), ..Self::default() };
-            }
-            Step::Revert(_) => self.barred = Some(Barred::Reverted),
-            Step::Keep { .. } => {}
-        }
+    /// Notes that the policy was raised on a day, from which counting starts again.
+    fn note_raise(&mut self, day: u64) {
+        *self = Self { is_off: self.is_off, raised_on: Some(day), ..Self::default() };
     }
 }
 
@@ -217,17 +206,11 @@ pub fn decide(situation: &Situation<'_>) -> Step {
     if loaded.policy != Policy::everyday() {
         return keep("this policy is not one that is raised");
     }
-    match history.barred {
-        Some(Barred::HistoryLost) => {
-            return keep(
-                "what was seen before could not be read, so a raise may have been taken back already",
-            );
-        }
-        Some(Barred::Reverted) => return keep("a raise was taken back, and is not made again"),
-        None if choice.is_some_and(|choice| choice.reverted) || history.raised_on.is_some() => {
-            return keep("a raise was taken back, and is not made again");
-        }
-        None => {}
+    if history.is_incomplete {
+        return keep("what was seen before could not be read; a raise may have been taken back");
+    }
+    if history.raised_on.is_some() || choice.is_some_and(|choice| choice.reverted) {
+        return keep("a raise was taken back, and is not made again");
     }
     if total_memory_mb < LEAST_MEMORY_MB {
         return Step::Keep {
@@ -291,14 +274,15 @@ pub fn choice(root: &Path) -> Option<Choice> {
 ///
 /// A process that dies between the two leaves what looks like a choice of the user, which nobody changes.
 pub fn save_choice(root: &Path, choice: &Choice) -> Result<(), Error> {
-    policy_file::save(root, &choice.policy)?;
-    replace(root, MARKER_NAME, choice)
+    choice.policy.validate()?;
+    let _changing = Changing::begin(root)?;
+    write_choice(root, choice)
 }
 
 /// Saves a policy as the user's choice.
 pub fn save_user_choice(root: &Path, policy: &Policy) -> Result<(), Error> {
     policy.validate()?;
-    let _changing = changing();
+    let _changing = Changing::begin(root)?;
     // First, so that no failure later lets the user's choice look like an automatic one.
     clear(root)?;
     policy_file::save(root, policy)
@@ -315,7 +299,7 @@ pub fn clear(root: &Path) -> Result<(), Error> {
 
 /// Reads what has been seen. What cannot be read or understood counts as a raise that was taken back.
 pub fn history(root: &Path) -> History {
-    let lost = || History { barred: Some(Barred::HistoryLost), ..History::default() };
+    let lost = || History { is_incomplete: true, ..History::default() };
     match document::read(&root.join(HISTORY_NAME)) {
         Ok(Content::Missing) => History::default(),
         Ok(Content::Bytes(bytes)) => serde_json::from_slice(&bytes).unwrap_or_else(|_| lost()),
@@ -324,28 +308,53 @@ pub fn history(root: &Path) -> History {
 }
 
 /// Notes on disk what happened on a day to a model, and returns all that has been seen.
+///
+/// Does not wait: while another process changes the policy, the event is forgotten.
 pub fn note(root: &Path, event: Event, day: u64, total_memory_mb: u64) -> Result<History, Error> {
-    change_history(root, |history| history.note(event, day, total_memory_mb))
+    let noted = || {
+        let before = history(root);
+        let mut after = before.clone();
+        after.note(event, day, total_memory_mb);
+        (before, after)
+    };
+    let (before, after) = noted();
+    // Most events leave no trace, and cost no lock.
+    if before == after {
+        return Ok(before);
+    }
+    let Some(_changing) = Changing::try_begin(root)? else { return Ok(before) };
+    let (_, after) = noted();
+    replace(root, HISTORY_NAME, &after)?;
+    Ok(after)
 }
 
 /// Switches the automatic choice off: nothing is raised or taken back.
 pub fn switch_off(root: &Path) -> Result<History, Error> {
-    change_history(root, |history| history.is_off = true)
+    switch(root, true)
 }
 
 /// Switches the automatic choice on again.
 pub fn switch_on(root: &Path) -> Result<History, Error> {
-    change_history(root, |history| history.is_off = false)
+    switch(root, false)
 }
 
 /// Decides on what is on disk now and does it; returns what was done, for the journal.
 ///
-/// `at_secs` are seconds since 1970.
+/// `at_secs` are seconds since 1970. Does not wait: while another process changes the policy, nothing is done.
 pub fn step(root: &Path, total_memory_mb: u64, at_secs: u64) -> Result<Step, Error> {
     const SECONDS_A_DAY: u64 = 86_400;
-    let _changing = changing();
+    let Some(_changing) = Changing::try_begin(root)? else {
+        return Ok(Step::Keep { reason: "the policy is being changed".to_owned() });
+    };
     let loaded = policy_file::load(root)?;
-    let (choice, history) = (choice(root), history(root));
+    let (choice, mut history) = (choice(root), history(root));
+    if let (Some(choice), None) = (&choice, history.raised_on)
+        && choice.policy == Policy::local_focused()
+    {
+        // Whoever raised it did not come to note that.
+        history.note_raise(choice.at / SECONDS_A_DAY);
+        replace(root, HISTORY_NAME, &history)?;
+    }
     let situation =
         Situation { loaded: &loaded, choice: choice.as_ref(), total_memory_mb, history: &history };
     let step = decide(&situation);
@@ -355,10 +364,11 @@ pub fn step(root: &Path, total_memory_mb: u64, at_secs: u64) -> Result<Step, Err
         Step::Keep { .. } => return Ok(step),
     };
     let (policy, reason) = (change.policy, change.reason.clone());
-    save_choice(root, &Choice { policy, reason, at: at_secs, reverted })?;
-    let mut history = history;
-    history.note_step(&step, at_secs / SECONDS_A_DAY);
-    replace(root, HISTORY_NAME, &history)?;
+    write_choice(root, &Choice { policy, reason, at: at_secs, reverted })?;
+    if matches!(step, Step::Raise(_)) {
+        history.note_raise(at_secs / SECONDS_A_DAY);
+        replace(root, HISTORY_NAME, &history)?;
+    }
     Ok(step)
 }
 
@@ -366,15 +376,16 @@ fn undo(policy: &Policy) -> String {
     format!("toko policy set {policy}")
 }
 
-fn change_history(root: &Path, change: impl FnOnce(&mut History)) -> Result<History, Error> {
-    let _changing = changing();
-    let before = history(root);
-    let mut after = before.clone();
-    change(&mut after);
-    if after != before {
-        replace(root, HISTORY_NAME, &after)?;
-    }
-    Ok(after)
+fn write_choice(root: &Path, choice: &Choice) -> Result<(), Error> {
+    policy_file::save(root, &choice.policy)?;
+    replace(root, MARKER_NAME, choice)
+}
+
+fn switch(root: &Path, is_off: bool) -> Result<History, Error> {
+    let _changing = Changing::begin(root)?;
+    let history = History { is_off, ..history(root) };
+    replace(root, HISTORY_NAME, &history)?;
+    Ok(history)
 }
 
 fn replace<T: Serialize>(root: &Path, name: &str, document: &T) -> Result<(), Error> {
@@ -384,9 +395,55 @@ fn replace<T: Serialize>(root: &Path, name: &str, document: &T) -> Result<(), Er
         .map_err(|source| Error::Io { action: "save", path: root.join(name), source })
 }
 
-/// Keeps the others of this process from choosing meanwhile.
-fn changing() -> MutexGuard<'static, ()> {
-    static CHANGING: Mutex<()> = Mutex::new(());
-    // It guards no value that a panic could have spoilt.
-    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+/// Keeps everybody else from choosing, in this process and in others.
+///
+/// Without it a user could choose between the moment at which nobody had chosen and the raise.
+struct Changing {
+    // Given back in this order, so that a thread that comes next finds the file free.
+    _elsewhere: File,
+    _here: MutexGuard<'static, ()>,
+}
+
+impl Changing {
+    /// Waits for the others.
+    fn begin(root: &Path) -> Result<Self, Error> {
+        let here = Self::here();
+        let file = Self::file(root)?;
+        match file.lock() {
+            // A file system without locks: nobody else can be kept out.
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+                Err(Self::error(root, error))
+            }
+            _ => Ok(Self { _elsewhere: file, _here: here }),
+        }
+    }
+
+    /// Waits for the others of this process only; `None` while another process changes something.
+    fn try_begin(root: &Path) -> Result<Option<Self>, Error> {
+        let here = Self::here();
+        let file = Self::file(root)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
+                Err(Self::error(root, error))
+            }
+            _ => Ok(Some(Self { _elsewhere: file, _here: here })),
+        }
+    }
+
+    fn here() -> MutexGuard<'static, ()> {
+        static CHANGING: Mutex<()> = Mutex::new(());
+        // It guards no value that a panic could have spoilt.
+        CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(root: &Path) -> Result<File, Error> {
+        document::prepare(root)
+            .and_then(|()| document::lock_file(root, LOCK_NAME))
+            .map_err(|source| Self::error(root, source))
+    }
+
+    fn error(root: &Path, source: io::Error) -> Error {
+        Error::Io { action: "lock", path: root.join(LOCK_NAME), source }
+    }
 }

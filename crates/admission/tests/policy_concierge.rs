@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
 use toko_admission::concierge::{
-    self, Barred, Change, Choice, Event, HISTORY_NAME, History, MARKER_NAME, Situation, Step,
+    self, Change, Choice, Event, HISTORY_NAME, History, LOCK_NAME, MARKER_NAME, Situation, Step,
     decide, user_chose,
 };
 use toko_admission::policy::{Policy, Profile};
@@ -197,12 +197,10 @@ fn what_happened_before_the_raise_does_not_speak_against_it() {
 #[test]
 fn a_raise_that_was_taken_back_is_never_made_again() {
     let because = "taken back";
-    let barred = History { barred: Some(Barred::Reverted), ..enough() };
-    check_kept(&step(&missing(), None, &barred), because);
-    // The mark alone tells it, too.
+    // The mark tells it.
     let mark = Choice { reverted: true, ..marked(Policy::everyday()) };
     check_kept(&step(&loaded(Policy::everyday()), Some(&mark), &enough()), because);
-    // So does a raise that somebody undid by removing the file.
+    // So does a raise in the past of a machine that is not raised, even after the file was removed.
     let undone = History { raised_on: Some(DAY), ..enough() };
     check_kept(&step(&missing(), None, &undone), because);
 }
@@ -305,7 +303,7 @@ fn a_users_choice_that_cannot_be_saved_is_no_automatic_one_either() {
     // Impossible: nothing happens at all.
     concierge::save_user_choice(root.path(), &custom(513)).unwrap_err();
     assert!(concierge::choice(root.path()).is_some());
-    // The mark goes first.
+    // Where the file cannot be replaced, the mark is gone nevertheless.
     fs::remove_file(root.path().join(FILE_NAME)).unwrap();
     fs::create_dir(root.path().join(FILE_NAME)).unwrap();
     concierge::save_user_choice(root.path(), &Policy::everyday()).unwrap_err();
@@ -358,6 +356,19 @@ fn a_raise_and_its_reversal_are_kept_on_disk() {
 }
 
 #[test]
+fn a_raise_that_was_not_noted_is_noted_later() {
+    let folder = TempDir::new().unwrap();
+    let root = folder.path();
+    concierge::save_choice(root, &marked(Policy::local_focused())).unwrap();
+    check_kept(&take_step(root, DAY + 3), "nothing speaks against");
+    assert_eq!(concierge::history(root), raised());
+    for _ in 0..3 {
+        note(root, refused_live(100), DAY + 3);
+    }
+    assert!(matches!(take_step(root, DAY + 3), Step::Revert(_)));
+}
+
+#[test]
 fn undoing_a_raise_is_final() {
     let folder = TempDir::new().unwrap();
     raise(folder.path());
@@ -398,8 +409,42 @@ fn a_history_that_cannot_be_understood_bars_a_raise_for_good() {
         note(root, refused(20_000), day);
     }
     let history = concierge::history(root);
-    assert_eq!(history.barred, Some(Barred::HistoryLost));
+    assert!(history.is_incomplete);
     check_kept(&take_step(root, DAY + 1), "could not be read");
+}
+
+#[test]
+fn nothing_is_changed_while_another_process_changes_the_policy() {
+    let folder = TempDir::new().unwrap();
+    let root = folder.path();
+    for day in [DAY, DAY, DAY + 1] {
+        note(root, refused(20_000), day);
+    }
+    let before = concierge::history(root);
+    let other = fs::File::open(root.join(LOCK_NAME)).unwrap();
+    other.lock().unwrap();
+    check_kept(&take_step(root, DAY + 1), "being changed");
+    assert_eq!(note(root, refused(20_000), DAY + 2), before);
+    assert_eq!(policy_file::load(root).unwrap(), missing());
+    drop(other);
+    assert!(matches!(take_step(root, DAY + 1), Step::Raise(_)));
+}
+
+#[test]
+fn notes_of_many_threads_are_all_kept() {
+    let folder = TempDir::new().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let root = folder.path();
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    note(root, refused(20_000), DAY + thread % 2);
+                }
+            });
+        }
+    });
+    let counts = concierge::history(folder.path()).would_have_fitted;
+    assert_eq!(counts.iter().map(|of| of.count).collect::<Vec<_>>(), [16, 16]);
 }
 
 #[test]

@@ -80,6 +80,13 @@ pub(crate) fn remove(root: &Path, name: &str) -> io::Result<()> {
     }
 }
 
+/// Opens the file `name` in the folder `root` to lock it, and creates it where it is missing.
+pub(crate) fn lock_file(root: &Path, name: &str) -> io::Result<File> {
+    let flags =
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(root.join(name), flags, Mode::RUSR | Mode::WUSR)?))
+}
+
 fn open(path: &Path) -> io::Result<File> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
