@@ -125,12 +125,12 @@ impl<M> Host<M> {
         state.model.as_ref().map_or(0, |model| Arc::strong_count(&model.0) - 1)
     }
 
-    /// Takes the model away if it is loaded and nobody uses it, and returns when its memory is free; says whether it was
-    /// taken.
-    pub fn evict(&self) -> bool {
+    /// Takes the model away if it is loaded, has no user and `is_idle`, and returns when its memory is free; says whether
+    /// it was taken.
+    pub fn evict(&self, is_idle: impl FnOnce(&M) -> bool) -> bool {
         let mut state = self.place.lock();
         // Users come by way of this lock: who is none now will not be one before the model is taken.
-        let idle = state.model.take_if(|model| Arc::strong_count(&model.0) == 1);
+        let idle = state.model.take_if(|model| Arc::strong_count(&model.0) == 1 && is_idle(model));
         if idle.is_some() {
             state.residence = Residence::Unloading;
         }

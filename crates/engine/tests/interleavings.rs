@@ -275,7 +275,7 @@ fn a_model_in_use_is_never_evicted_and_one_that_is_wanted_again_is_loaded_anew()
             let evict = |_| {
                 let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
                 thread::spawn(move || {
-                    host.evict();
+                    host.evict(|_| true);
                     assert!(alive.load(Ordering::SeqCst) <= 1);
                 })
             };
@@ -285,7 +285,7 @@ fn a_model_in_use_is_never_evicted_and_one_that_is_wanted_again_is_loaded_anew()
                 task.join().expect("no task panics");
             }
             assert_eq!(host.users(), 0);
-            host.evict();
+            host.evict(|_| true);
             assert_eq!(alive.load(Ordering::SeqCst), 0, "nobody uses it, so it goes");
         },
         SCHEDULES,

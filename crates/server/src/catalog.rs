@@ -86,7 +86,7 @@ impl Catalog {
             let keep_alive = entry.usage().keep_alive;
             let is_over =
                 keep_alive.is_some_and(|keep| entry.idle().is_some_and(|idle| idle >= keep));
-            if is_over && entry.host.evict() {
+            if is_over && entry.evict() {
                 log::info!("{}: unloaded, for nobody used it", entry.id);
                 metrics.memory().count_eviction("keep_alive");
             }
@@ -132,7 +132,7 @@ fn make_room(shared: &Shared, error: &ApiError) -> bool {
     let ApiError::Refused { decision, .. } = error else { return false };
     let going = decision.unloads().iter().find_map(|model| {
         let entry = shared.catalog.entries.iter().find(|entry| entry.id == model.as_str())?;
-        entry.host.evict().then_some(entry)
+        entry.evict().then_some(entry)
     });
     if let Some(entry) = going {
         log::info!("{}: unloaded to make room for {}", entry.id, decision.model);
@@ -178,8 +178,15 @@ impl Entry {
 
     /// Returns for how long nobody has used the model; `None` while somebody does or it is not there.
     pub(crate) fn idle(&self) -> Option<Duration> {
-        let is_idle = self.host.residence() == Residence::Loaded && self.host.users() == 0;
+        // Whoever asks holds the model until the request is counted there.
+        let is_unused = self.host.users() == 0;
+        let is_idle = self.host.loaded().is_some_and(|model| is_unused && has_no_work(&**model));
         is_idle.then(|| self.usage().last_used.elapsed())
+    }
+
+    /// Takes the model away if nobody uses it, and returns when its memory is free; says whether it was taken.
+    fn evict(&self) -> bool {
+        self.host.evict(|backend| has_no_work(&**backend))
     }
 
     /// Returns for how long the model stays when nobody uses it.
@@ -228,6 +235,11 @@ impl Entry {
     fn is_named(&self, asked: &str) -> bool {
         asked == self.id || self.aliases.iter().any(|alias| alias == asked)
     }
+}
+
+fn has_no_work(backend: &dyn Backend) -> bool {
+    let occupancy = backend.occupancy();
+    occupancy.leased == 0 && occupancy.waiting == 0
 }
 
 impl Deref for Entry {

@@ -116,15 +116,22 @@ fn whoever_joined_a_load_that_fails_or_panics_is_told_why() {
 #[test]
 fn only_a_model_that_nobody_uses_is_evicted() {
     let (host, alive) = (Host::default(), Arc::default());
-    assert!(!host.evict(), "there is none");
+    assert!(!host.evict(|_| true), "there is none");
     let load = || Ok::<_, Error>(Counted::new(&alive));
     let user = host.get(load).expect("loaded");
-    assert_eq!((host.users(), host.evict(), host.residence()), (1, false, Residence::Loaded));
+    assert_eq!(
+        (host.users(), host.evict(|_| true), host.residence()),
+        (1, false, Residence::Loaded)
+    );
     let other = host.loaded().expect("it is loaded");
     drop(user);
-    assert_eq!((host.users(), host.evict()), (1, false));
+    assert_eq!((host.users(), host.evict(|_| true)), (1, false));
     drop(other);
-    assert_eq!((host.users(), host.evict(), host.residence()), (0, true, Residence::Unloaded));
+    assert!(!host.evict(|_| false), "it says that it is not idle");
+    assert_eq!(
+        (host.users(), host.evict(|_| true), host.residence()),
+        (0, true, Residence::Unloaded)
+    );
     assert_eq!(alive.load(Ordering::SeqCst), 0);
     assert!(host.get(load).is_ok());
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
@@ -39,8 +40,10 @@ pub(crate) struct Fake {
     capacity: usize,
     gap_marks: Option<[u32; 3]>,
     held: Bytes,
+    /// Requests that run beside those of `occupancy`.
+    running: Arc<AtomicUsize>,
     /// Given back when the engine is dropped.
-    resident: Option<Resident>,
+    _resident: Option<Resident>,
 }
 
 impl Fake {
@@ -69,13 +72,19 @@ impl Fake {
             capacity: usize::MAX,
             gap_marks: None,
             held: Bytes::ZERO,
-            resident: None,
+            running: Arc::default(),
+            _resident: None,
         }
+    }
+
+    /// Runs as many requests as a test counts.
+    pub(crate) fn running(self, running: &Arc<AtomicUsize>) -> Self {
+        Self { running: Arc::clone(running), ..self }
     }
 
     /// Takes memory that a table knows of.
     pub(crate) fn holding(self, bytes: Bytes, resident: Resident) -> Self {
-        Self { held: bytes, resident: Some(resident), ..self }
+        Self { held: bytes, _resident: Some(resident), ..self }
     }
 
     /// Has the vocabulary of a file, and nothing to say.
@@ -190,7 +199,8 @@ impl Backend for Fake {
     }
 
     fn occupancy(&self) -> Occupancy {
-        self.occupancy
+        let leased = self.occupancy.leased + self.running.load(Ordering::SeqCst);
+        Occupancy { leased, ..self.occupancy }
     }
 
     fn capacity(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Models that share too little memory: who is let in, who has to go, and what is said about it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -165,16 +166,20 @@ fn slow(
     served.aliases.clear();
     served.load = Box::new(move |idle| {
         let (begins, goes) = (begins.clone(), Arc::clone(&goes));
+        let running = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&running);
         let script = Fake::new(move |mut sink| {
-            let (begins, goes) = (begins.clone(), Arc::clone(&goes));
+            let (begins, goes, counted) = (begins.clone(), Arc::clone(&goes), Arc::clone(&counted));
+            counted.fetch_add(1, Ordering::SeqCst);
             std::thread::spawn(move || {
                 begins.send(()).expect("the test waits");
                 goes.lock().expect("one at a time").recv().expect("the test goes on");
+                counted.fetch_sub(1, Ordering::SeqCst);
                 fake::tell(&mut sink, Event::Finished(fake::summary()));
             });
             Ok(())
         });
-        load(&admission, &wanted, idle, script)
+        load(&admission, &wanted, idle, script.running(&running))
     });
     (served, begun, go)
 }
@@ -189,7 +194,9 @@ async fn a_model_in_use_never_goes() {
     tokio::task::spawn_blocking(move || begun.recv()).await.unwrap().unwrap();
     let refusal = chat(server.address, &to("b")).await;
     assert_eq!(refusal.status, 503, "{}", refusal.body);
-    assert_eq!(refusal.json()["error"]["decision"]["fixes"], json!([]), "nothing would help now");
+    let fixes = refusal.json()["error"]["decision"]["fixes"].take();
+    let kinds: Vec<&Value> = fixes.as_array().unwrap().iter().map(|fix| &fix["kind"]).collect();
+    assert_eq!(kinds, ["policy"], "no unload is proposed");
     go.send(()).unwrap();
     assert_eq!(running.await.unwrap(), 200);
     let mut status = 503;
