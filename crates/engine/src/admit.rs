@@ -68,7 +68,6 @@ impl Plan {
     }
 
     /// Asks for the memory. Where nobody said how many replicas there should be, fewer are better than none.
-    #[expect(clippy::result_large_err, reason = "it is the crate's error")]
     pub(crate) fn admit(
         mut self,
         options: &Options,
