@@ -305,7 +305,7 @@ fn prepare(directory: &Path) -> Result<(), Error> {
     let failed = |source| io_error(directory, source);
     let metadata = match fs::symlink_metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create(directory).map_err(failed)?;
+            make_closed_directory(directory).map_err(failed)?;
             fs::symlink_metadata(directory).map_err(failed)?
         }
         read => read.map_err(failed)?,
@@ -316,8 +316,9 @@ fn prepare(directory: &Path) -> Result<(), Error> {
     close_to_others(directory, &metadata)
 }
 
+/// Makes a directory, and whatever is missing above it, into which only this user can write.
 #[cfg(unix)]
-fn create(directory: &Path) -> io::Result<()> {
+pub(crate) fn make_closed_directory(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
 
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
@@ -338,8 +339,9 @@ fn close_to_others(directory: &Path, metadata: &fs::Metadata) -> Result<(), Erro
     Ok(())
 }
 
+/// Makes a directory, and whatever is missing above it.
 #[cfg(not(unix))]
-fn create(directory: &Path) -> io::Result<()> {
+pub(crate) fn make_closed_directory(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)
 }
 
