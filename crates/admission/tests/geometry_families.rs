@@ -265,6 +265,42 @@ fn states_of_hybrids_have_their_dimensions() {
 }
 
 #[test]
+fn families_that_leave_their_pattern_to_the_class_follow_it() {
+    let dense = json!({"num_hidden_layers": 12, "hidden_size": 512, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 128});
+    let of = |changes: Value| with(&dense, &changes);
+    check(&of(json!({"model_type": "gpt_oss"})), 6 * 256, &[(6 * 256, 128)]);
+    check(&of(json!({"model_type": "mimo_v2_flash"})), 3 * 256, &[(9 * 256, 128)]);
+    check(&of(json!({"model_type": "granite_swa"})), 3 * 256, &[(9 * 256, 128)]);
+    check(
+        &of(json!({"model_type": "afmoe", "global_attn_every_n_layers": 3})),
+        4 * 256,
+        &[(8 * 256, 128)],
+    );
+    check(&of(json!({"model_type": "minimax"})), 6 * 256, &[]);
+    check(&of(json!({"model_type": "qwen3_next"})), 3 * 256, &[]);
+    check(
+        &of(json!({"model_type": "granitemoehybrid", "mamba_d_state": 16, "mamba_n_heads": 2})),
+        0,
+        &[],
+    );
+    check(&of(json!({"model_type": "bailing_moe_linear", "layer_group_size": 5})), 4 * 256, &[]);
+    check(
+        &of(
+            json!({"model_type": "jamba", "attn_layer_period": 5, "attn_layer_offset": 1, "mamba_d_state": 16}),
+        ),
+        3 * 256,
+        &[],
+    );
+    let index =
+        json!({"model_type": "minimax_m3_vl_text", "index_head_dim": 128, "index_n_heads": 4});
+    check(&of(index.clone()), 12 * 256, &[]);
+    let mut types = vec!["full_attention"; 3];
+    types.resize(12, "minimax_m3_sparse");
+    check(&of(with(&index, &json!({"layer_types": types}))), 12 * 256 + 9 * 512, &[]);
+}
+
+#[test]
 fn layers_that_use_the_keys_of_another_are_counted_once() {
     let config = json!({"model_type": "hunyuan", "num_hidden_layers": 64, "hidden_size": 6400, "num_attention_heads": 80,
         "num_key_value_heads": 8, "use_cla": true, "cla_share_factor": 2});

@@ -152,7 +152,7 @@ const FAMILIES: [&str; 25] = [
 ];
 
 /// Other architectures that are known.
-const KNOWN: [&str; 68] = [
+const KNOWN: [&str; 69] = [
     "RefinedWeb",
     "RefinedWebModel",
     "afmoe",
@@ -218,6 +218,7 @@ const KNOWN: [&str; 68] = [
     "starcoder2",
     "step3p5",
     "step3p7",
+    "vaultgemma",
     "xglm",
     "xverse",
     "youtu",

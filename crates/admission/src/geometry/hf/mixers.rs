@@ -285,6 +285,16 @@ fn periodic(block: &Block<'_>, layers: usize) -> Result<Vec<Mixer>, Error> {
     if block.is(&["granitemoehybrid", "bamba"]) {
         return Ok(vec![Mixer::Recurrent; layers]);
     }
+    if block.is(&["zamba2"]) {
+        return Ok(vec![Mixer::Both; layers]);
+    }
+    if block.is(&["minimax"]) {
+        return Ok(each(&|i| if i % 2 == 0 { Mixer::Attention } else { Mixer::Recurrent }));
+    }
+    if block.is(&["mimo_v2_flash"]) {
+        let kind = |i| if i == 0 { Mixer::Attention } else { full_after(i, 6, Mixer::Window) };
+        return Ok(each(&kind));
+    }
     if block.is(&["llama4", "llama4_text"]) {
         let interval = block.positive(&["no_rope_layer_interval"])?.unwrap_or(4);
         return Ok(each(&|i| full_after(i, interval, Mixer::Chunk)));
@@ -320,7 +330,8 @@ fn linear_interval(block: &Block<'_>) -> Result<Option<u64>, Error> {
     if let Some(interval) = block.positive(&["full_attention_interval", "layer_group_size"])? {
         return Ok(Some(interval));
     }
-    let assumes = block.architecture.starts_with("qwen3_5")
+    let families = ["qwen3_5", "qwen4_exp", "glm5_next"];
+    let assumes = families.iter().any(|family| block.architecture.starts_with(family))
         || block.is(&["qwen3_next", "olmo_hybrid", "kimi_linear"]);
     Ok(assumes.then_some(4))
 }
