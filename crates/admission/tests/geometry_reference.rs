@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use toko_admission::geometry::checkpoint::{GeometryCache, Places, snapshot};
+use toko_admission::geometry::checkpoint::{GeometryCache, Places, read_config, snapshot, weights};
 use toko_admission::geometry::reference::ReferenceGeometry;
+use toko_admission::units::Bytes;
 
 fn check(name: &str, config: &str, expected: Option<ReferenceGeometry>) {
     assert_eq!(ReferenceGeometry::from_config(config), expected, "{name}");
@@ -189,6 +190,33 @@ fn another_folder_of_models_forgets_what_was_read() {
     cache.set_models_dir(&root.path().join("others"));
     assert_eq!(cache.models_dir(), root.path().join("others"));
     assert_eq!(kv(), Some(2048));
+}
+
+#[test]
+fn weights_are_the_files_of_a_checkpoint_as_they_lie_on_disk() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("m");
+    write(&folder.join("config.json"), SMALL);
+    assert_eq!(weights(&folder), None);
+    write(&folder.join("pytorch_model.bin"), "12345");
+    assert_eq!(weights(&folder), Some(Bytes::new(5)));
+    write(&folder.join("model-00001-of-00002.safetensors"), "123");
+    write(&folder.join("unet/model.safetensors"), "1234");
+    assert_eq!(weights(&folder), Some(Bytes::new(7)));
+    assert_eq!(weights(&root.path().join("nowhere")), None);
+}
+
+#[test]
+fn a_configuration_that_is_no_regular_file_or_too_large_is_not_read() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("config.json");
+    write(&path, SMALL);
+    assert_eq!(read_config(&path).unwrap(), SMALL);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_len((16 << 20) + 1).unwrap();
+    assert!(read_config(&path).unwrap_err().to_string().contains("16 MiB"));
+    assert!(read_config(root.path()).unwrap_err().to_string().contains("regular file"));
+    assert!(read_config(&root.path().join("nothing")).is_err());
 }
 
 proptest! {

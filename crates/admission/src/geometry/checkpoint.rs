@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use super::reference::ReferenceGeometry;
+use crate::units::Bytes;
 
 /// The largest `config.json` that is read.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
@@ -76,22 +77,7 @@ fn plain_name(name: &str) -> Option<&OsStr> {
 
 fn looks_ready(folder: &Path) -> bool {
     ["config.json", "model_index.json"].into_iter().any(|name| folder.join(name).exists())
-        || has_weights(folder, MAX_DEPTH)
-}
-
-fn has_weights(folder: &Path, depth: usize) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return false;
-    };
-    entries.filter_map(Result::ok).any(|entry| {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder {
-            return depth > 0 && has_weights(&entry.path(), depth - 1);
-        }
-        let path = entry.path();
-        path.extension().is_some_and(|extension| extension == "safetensors")
-            && fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() > 0)
-    })
+        || sizes(folder, "safetensors", MAX_DEPTH).iter().any(|size| *size > 0)
 }
 
 /// What tells one state of a file from another without reading it.
@@ -110,12 +96,52 @@ impl Stamp {
     }
 }
 
-/// Reads the geometry of a `config.json`; `None` where it has none or can't be read.
-pub fn read_geometry(path: &Path) -> Option<ReferenceGeometry> {
-    let file = Stamp::of(path).filter(|stamp| stamp.length <= MAX_CONFIG_BYTES)?;
+/// Reads the text of a `config.json`, which must be a regular file of at most 16 MiB.
+pub fn read_config(path: &Path) -> io::Result<String> {
+    // Opening a pipe would wait for a writer, so its kind is asked first.
+    let found = fs::metadata(path)?;
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    if found.len() > MAX_CONFIG_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has more than 16 MiB"));
+    }
     let mut text = String::new();
-    fs::File::open(file.path).ok()?.take(MAX_CONFIG_BYTES).read_to_string(&mut text).ok()?;
-    ReferenceGeometry::from_config(&text)
+    fs::File::open(path)?.take(MAX_CONFIG_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Sums the sizes of a checkpoint's `.safetensors` files, else of its `.bin` files; `None` where it has neither.
+///
+/// Files count as they lie on disk, so that quantized weights count at their real width.
+pub fn weights(folder: &Path) -> Option<Bytes> {
+    ["safetensors", "bin"].into_iter().find_map(|extension| {
+        let sizes = sizes(folder, extension, MAX_DEPTH);
+        let sum: Bytes = sizes.into_iter().map(Bytes::new).sum();
+        (sum > Bytes::ZERO).then_some(sum)
+    })
+}
+
+/// Returns the sizes of the files with an extension; links to files are followed, links to folders are not.
+fn sizes(folder: &Path, extension: &str, depth: usize) -> Vec<u64> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let of = |entry: fs::DirEntry| {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            return if depth > 0 { sizes(&path, extension, depth - 1) } else { Vec::new() };
+        }
+        let is_one = path.extension().is_some_and(|found| found == extension);
+        let found = fs::metadata(&path).ok().filter(|found| is_one && found.is_file());
+        found.map(|found| found.len()).into_iter().collect()
+    };
+    entries.filter_map(Result::ok).flat_map(of).collect()
+}
+
+/// Reads the geometry of a `config.json`; `None` where it has none or can't be read.
+fn read_geometry(path: &Path) -> Option<ReferenceGeometry> {
+    ReferenceGeometry::from_config(&read_config(path).ok()?)
 }
 
 /// What was read of each model's `config.json`.

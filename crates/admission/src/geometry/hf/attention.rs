@@ -210,7 +210,9 @@ pub(super) fn index(block: &Block<'_>, layers: usize) -> Result<Vec<u64>, Error>
         }
         None => None,
     };
-    let Some(width) = own.or(grouped) else {
+    // In this family only layers that are named so have an index.
+    let is_named_only = block.architecture.starts_with("minimax");
+    let Some(width) = own.or(grouped).filter(|_| !is_named_only) else {
         return Ok(vec![0; layers]);
     };
     let searches = searching(block, layers)?;

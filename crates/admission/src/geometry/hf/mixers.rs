@@ -123,7 +123,7 @@ pub(super) fn window(block: &Block<'_>) -> Result<Option<u64>, Error> {
 }
 
 fn named(block: &Block<'_>, layers: usize) -> Result<Option<Vec<Mixer>>, Error> {
-    let names = ["layer_types", "layers_block_type", "attention_layers"];
+    let names = ["layer_types", "layers_block_type", "attention_layers", "mixer_types"];
     let listed = names.into_iter().find_map(|name| Some((name, block.list(name)?)));
     if let Some((name, list)) = listed {
         let list = first_of(name, list, layers)?;
@@ -143,7 +143,9 @@ fn mixer(name: &str, word: &Value) -> Result<Mixer, Error> {
     let text = word.as_str().ok_or_else(|| unusable(name, word, "the name of a kind of layer"))?;
     Ok(match text {
         "full_attention" | "attention" | "full" | "global" | "global_attention"
-        | "indexed_attention" | "minimax_m3_sparse" => Mixer::Attention,
+        | "indexed_attention" | "minimax_m3_sparse" | "minicpm4" => Mixer::Attention,
+        // A sparse attention reads few tokens and keeps all.
+        text if text.ends_with("sparse_attention") => Mixer::Attention,
         "sliding_attention" | "sliding_window" | "sliding" | "local" | "local_attention"
         | "swa" => Mixer::Window,
         "chunked_attention" => Mixer::Chunk,
@@ -154,7 +156,8 @@ fn mixer(name: &str, word: &Value) -> Result<Mixer, Error> {
         | "recurrent"
         | "kda"
         | "gated_delta"
-        | "lightning_attention" => Mixer::Recurrent,
+        | "lightning_attention"
+        | "lightning-attn" => Mixer::Recurrent,
         "conv" | "short_conv" => Mixer::Convolution,
         "hybrid" => Mixer::Both,
         "moe" | "mlp" | "noop" | "none" => Mixer::Nothing,
@@ -271,10 +274,26 @@ fn periodic(block: &Block<'_>, layers: usize) -> Result<Vec<Mixer>, Error> {
         return Ok(each(&|i| if i % period == offset { attends } else { Mixer::Recurrent }));
     }
     if let Some(interval) = linear_interval(block)? {
-        return Ok(each(&|i| full_after(i, interval, Mixer::Recurrent)));
+        // Ling's layers behind the last whole group are full as well.
+        let in_groups = match block.architecture {
+            "bailing_moe_linear" => layers as u64 / interval * interval,
+            _ => u64::MAX,
+        };
+        let kind = |i| if i < in_groups { Mixer::Recurrent } else { Mixer::Attention };
+        return Ok(each(&|i| full_after(i, interval, kind(i))));
     }
     if block.is(&["granitemoehybrid", "bamba"]) {
         return Ok(vec![Mixer::Recurrent; layers]);
+    }
+    if block.is(&["zamba2"]) {
+        return Ok(vec![Mixer::Both; layers]);
+    }
+    if block.is(&["minimax"]) {
+        return Ok(each(&|i| if i % 2 == 0 { Mixer::Attention } else { Mixer::Recurrent }));
+    }
+    if block.is(&["mimo_v2_flash"]) {
+        let kind = |i| if i == 0 { Mixer::Attention } else { full_after(i, 6, Mixer::Window) };
+        return Ok(each(&kind));
     }
     if block.is(&["llama4", "llama4_text"]) {
         let interval = block.positive(&["no_rope_layer_interval"])?.unwrap_or(4);
@@ -311,7 +330,8 @@ fn linear_interval(block: &Block<'_>) -> Result<Option<u64>, Error> {
     if let Some(interval) = block.positive(&["full_attention_interval", "layer_group_size"])? {
         return Ok(Some(interval));
     }
-    let assumes = block.architecture.starts_with("qwen3_5")
+    let families = ["qwen3_5", "qwen4_exp", "glm5_next"];
+    let assumes = families.iter().any(|family| block.architecture.starts_with(family))
         || block.is(&["qwen3_next", "olmo_hybrid", "kimi_linear"]);
     Ok(assumes.then_some(4))
 }

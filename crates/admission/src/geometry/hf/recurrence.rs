@@ -127,8 +127,11 @@ fn olmo_hybrid(block: &Block<'_>, name: &str) -> Result<u64, Error> {
 }
 
 fn lightning(block: &Block<'_>) -> Result<Option<State>, Error> {
-    let is_one =
-        block.architecture.starts_with("minimax") || block.architecture.starts_with("bailing");
+    let sizes = [block.positive(&["lightning_nh"])?, block.positive(&["lightning_head_dim"])?];
+    if let [Some(heads), Some(head)] = sizes {
+        return Ok(Some(of_heads(heads, head)));
+    }
+    let is_one = ["minimax", "bailing"].iter().any(|name| block.architecture.starts_with(name));
     if !is_one {
         return Ok(None);
     }
@@ -137,8 +140,13 @@ fn lightning(block: &Block<'_>) -> Result<Option<State>, Error> {
         Some(head) => head,
         None => hidden(block)? / heads,
     };
-    let state = heads.saturating_mul(head).saturating_mul(head);
-    Ok(Some(made(Recurrence::Lightning, 0, 1, state)))
+    Ok(Some(of_heads(heads, head)))
+}
+
+/// Makes the state of linear attention with a matrix for each head.
+fn of_heads(heads: u64, head: u64) -> State {
+    let state_elements = heads.saturating_mul(head).saturating_mul(head);
+    State { recurrence: Recurrence::Lightning, conv_elements: 0, state_elements }
 }
 
 /// Names of the heads of the second form of a selective state space.
