@@ -2,18 +2,24 @@
 //!
 //! Invariant: whoever shows, explains or decides asks here, so that all of them say the same.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::concierge;
 use crate::decision::{Decision, Holder, Load};
 use crate::eviction::Candidate;
-use crate::handles::Admission;
-use crate::ledger::ScopeId;
+use crate::handles::{Admission, Snapshot, Surroundings};
+use crate::ledger::{Env, ModelId, Outside, ScopeId};
+use crate::machine;
 use crate::policy::{EffectiveBudget, Policy};
 use crate::policy_file::{self, Loaded, WatchedPolicy};
 use crate::probe::{self, Bound, Reading};
 use crate::surroundings::{self, Live, Settings};
 use crate::units::Bytes;
+
+/// Longest wait of an onlooker for processes that decide.
+const SURVEY_LIMIT: Duration = Duration::from_secs(2);
 
 /// The one for a process.
 pub struct Steward {
@@ -65,6 +71,17 @@ impl Steward {
     pub fn new(settings: Settings, admission: Admission) -> Self {
         let policy = WatchedPolicy::new(settings.state_root.clone());
         Self { settings, admission, policy }
+    }
+
+    /// Looks at the memory without joining the processes that share it: for whoever loads nothing. What is asked through
+    /// it is told to nobody.
+    pub fn look_on(settings: Settings) -> Self {
+        let policy = WatchedPolicy::new(settings.state_root.clone());
+        let onlooker = Onlooker {
+            settings: settings.clone(),
+            policy: WatchedPolicy::new(settings.state_root.clone()),
+        };
+        Self { settings, admission: Admission::new(Box::new(onlooker), ScopeId(0)), policy }
     }
 
     /// Returns the table.
@@ -131,4 +148,32 @@ impl Steward {
             }
         })
     }
+}
+
+/// Reads all that decisions depend on, and is seen by nobody.
+struct Onlooker {
+    settings: Settings,
+    policy: WatchedPolicy,
+}
+
+impl Surroundings for Onlooker {
+    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
+        let Settings { leases, roots, limit, now_ms, .. } = &self.settings;
+        let policy = self.policy.current().policy;
+        let others = match machine::survey(leases, roots, SURVEY_LIMIT) {
+            Ok(others) => Some(surroundings::outside(&others, now_ms())),
+            Err(machine::Error::Busy { .. }) => None,
+            // As for a process that loads: what cannot be joined is done without, and said.
+            Err(error) => {
+                log::warn!("what other processes hold is not counted: {error}");
+                Some(Outside::default())
+            }
+        };
+        let reading = probe::read(roots, None);
+        decide(&Env { others, ..surroundings::env(&policy, &reading, *limit) });
+    }
+
+    fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
+
+    fn used(&self, _model: &ModelId, _is_pinned: bool) {}
 }

@@ -9,7 +9,9 @@ use clap::{
     builder::BoolishValueParser, parser::ValueSource,
 };
 
-use crate::{access, config, failure::Failure, number};
+use toko_admission::units::Bytes;
+
+use crate::{access, config, failure::Failure, number, size};
 
 /// Run language models on this machine.
 #[derive(Debug, Parser)]
@@ -18,8 +20,8 @@ use crate::{access, config, failure::Failure, number};
     bin_name = "toko",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 5 no server, \
-                  130 interrupted."
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no room in memory, \
+                  5 no server, 130 interrupted."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -129,6 +131,19 @@ pub(crate) struct LoadArgs {
     /// Element type of the KV cache
     #[arg(long, env = "TOKO_KV_TYPE", value_name = "TYPE", default_value = config::KV_TYPE)]
     pub(crate) kv_type: KvTypeName,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+    /// Load the model although it has no room; it is charged all the same
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// How much memory there is for models.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct MemoryArgs {
+    /// The most that models may take, all processes together, such as 512MB or 12.5GB [default: what the policy says]
+    #[arg(long = "memory-limit", env = "TOKO_MEMORY_LIMIT", value_name = "SIZE", value_parser = size::bytes)]
+    pub(crate) limit: Option<Bytes>,
 }
 
 /// The names of the KV cache's element types.

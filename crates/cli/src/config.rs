@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use toko_admission::scope;
 use toko_engine::Sampling;
 
 use crate::model_source::ModelSource;
@@ -90,11 +91,20 @@ pub(crate) fn sampling(source: &ModelSource) -> Sampling {
     }
 }
 
+/// Returns where this user's policy, journal and history are kept, if there is a place for them.
+pub(crate) fn state_root() -> Option<PathBuf> {
+    let [own, state, home] = ["TOKO_HOME", "XDG_STATE_HOME", "HOME"].map(path);
+    scope::state_root(own, state, home)
+}
+
+/// Returns where the system keeps what belongs to running processes.
+pub(crate) fn runtime_directory() -> Option<PathBuf> {
+    path("XDG_RUNTIME_DIR")
+}
+
 /// Returns the file that keeps the lines typed in the chat, if there is a place for it.
 pub(crate) fn history_file() -> Option<PathBuf> {
-    let state = variable("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = state.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".local/state")))?;
-    Some(state.join("tokonoma/history"))
+    Some(state_root()?.join("history"))
 }
 
 /// Tells what the environment says about colour: `Some(false)` never, `Some(true)` always.
@@ -112,6 +122,10 @@ pub(crate) fn colour_wish() -> Option<bool> {
 pub(crate) fn fresh_seed() -> u64 {
     // Half the bits: short enough to be typed again.
     RandomState::new().hash_one(std::process::id()) >> 32
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from)
 }
 
 /// Returns a variable that is set and not empty.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::refusal::Refusal;
+
 /// An end that has an exit code of its own; every other error is 1.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -20,6 +22,12 @@ pub(crate) enum Failure {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// There is no room for the model in memory.
+    #[error("{}", .0.decision.sentence())]
+    Refused(Box<Refusal>),
+    /// The environment names no place for the policy.
+    #[error("there is no place for the memory policy; set TOKO_HOME to a folder, or HOME")]
+    NoStateRoot,
     /// Nobody answers where the server should be.
     #[error("no server answers at {url}: {reason}; toko serve starts one")]
     Unreachable {
@@ -49,9 +57,10 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(Failure::Usage(_)) => 2,
         Some(Failure::CommandLine(error)) => u8::from(error.use_stderr()) * 2,
         Some(Failure::ModelNotFound { .. }) => 3,
+        Some(Failure::Refused(_)) => 4,
         Some(Failure::Unreachable { .. }) => 5,
         Some(Failure::Interrupted) => 130,
         Some(Failure::Terminated) => 143,
-        Some(Failure::OutputFailed(_)) | None => 1,
+        Some(Failure::NoStateRoot | Failure::OutputFailed(_)) | None => 1,
     }
 }

@@ -8,10 +8,14 @@ mod args;
 mod commands;
 mod config;
 mod failure;
+mod memory;
 mod model_source;
 mod number;
 mod output;
+mod refusal;
 mod session;
+mod shell;
+mod size;
 
 use std::process::ExitCode;
 
@@ -22,7 +26,8 @@ fn main() -> ExitCode {
     output::report_panics_in_one_line();
     output::log_to_standard_error();
     let output = Output::detect();
-    match run(output) {
+    let ended = run(output).map_err(|error| refusal::with_command(error, std::env::args_os()));
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::report_error(&error);

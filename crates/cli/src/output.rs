@@ -83,7 +83,12 @@ pub(crate) fn report_error(error: &anyhow::Error) {
                 write_error("\n");
             }
         }
-        _ => write_error(&format!("toko: {}\n", one_line(&format!("{error:#}")))),
+        failure => {
+            write_error(&format!("toko: {}\n", one_line(&format!("{error:#}"))));
+            if let Some(Failure::Refused(refusal)) = failure {
+                refusal.lines().iter().for_each(|line| note(line));
+            }
+        }
     }
 }
 

@@ -17,7 +17,11 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
-use toko_engine::{Engine, Event, Options, Params, Prompt, Summary};
+use toko_engine::{
+    Applicant, Engine, Error as EngineError, Event, Options, Params, Prompt, Summary,
+};
+
+use toko_admission::steward::Steward;
 
 use crate::{failure::Failure, model_source::ModelSource};
 
@@ -52,13 +56,13 @@ impl Session {
     /// Loads a model; Ctrl-C ends the wait with [`Failure::Interrupted`].
     ///
     /// From here on Ctrl-C no longer ends the process by itself.
-    pub(crate) fn load(source: &ModelSource, options: Options) -> anyhow::Result<Self> {
+    pub(crate) fn load(source: &ModelSource, options: Options, door: Door) -> anyhow::Result<Self> {
         let started = Instant::now();
         let (sender, receiver) = channel();
         listen_for_interrupts(sender.clone())?;
         let (loaded, source) = (sender.clone(), source.clone());
         thread::Builder::new().name("load".to_owned()).spawn(move || {
-            let engine = load_engine(&source, &options);
+            let engine = load_engine(&source, &options, &door);
             // A receiver that has gone means that the user has: the model is dropped here.
             drop(loaded.send(Happening::Loaded(engine)));
         })?;
@@ -132,10 +136,30 @@ impl Session {
     }
 }
 
+/// Whom a load asks for memory, and whether it takes no for an answer.
+#[derive(Clone)]
+pub(crate) struct Door {
+    /// Who decides.
+    pub(crate) steward: Arc<Steward>,
+    /// Whether the model is loaded whatever the answer is.
+    pub(crate) is_forced: bool,
+}
+
 /// Opens and loads a model in the calling thread.
-pub(crate) fn load_engine(source: &ModelSource, options: &Options) -> anyhow::Result<Engine> {
+pub(crate) fn load_engine(
+    source: &ModelSource,
+    options: &Options,
+    door: &Door,
+) -> anyhow::Result<Engine> {
     let file = source.open()?;
-    Engine::load(&file, options).with_context(|| format!("cannot load {source}"))
+    let name = source.short_name();
+    let applicant =
+        Applicant { is_forced: door.is_forced, ..Applicant::new(door.steward.admission(), &name) };
+    match Engine::load(&file, options, &applicant) {
+        // A refusal names the model itself.
+        Err(refused @ EngineError::Refused(_)) => Err(refused.into()),
+        loaded => loaded.with_context(|| format!("cannot load {source}")),
+    }
 }
 
 fn listen_for_interrupts(sender: Sender<Happening>) -> anyhow::Result<()> {

@@ -11,9 +11,10 @@ use crate::{
     commands::{chat, stdin},
     config,
     failure::Failure,
+    memory,
     model_source::model_and_text,
     output::{Output, note},
-    session::{Ending, Session},
+    session::{Door, Ending, Session},
 };
 
 /// Answers the prompt, or chats when there is none and a person is there.
@@ -28,14 +29,20 @@ pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
     };
     args.generation.temperature.get_or_insert(config::sampling(&source).temperature);
     let options = engine_options(&args.load, Some(1));
+    let door = || door("run", &args.load);
     match prompt.filter(|prompt| !prompt.is_empty()) {
-        Some(prompt) => answer(Session::load(&source, options)?, &prompt, &args, output),
+        Some(prompt) => answer(Session::load(&source, options, door()?)?, &prompt, &args, output),
         None if args.raw => Err(no_prompt("--raw needs a prompt")),
         None if stdin::is_terminal() && output.is_terminal() => {
-            chat::chat(Session::load(&source, options)?, &args, output)
+            chat::chat(Session::load(&source, options, door()?)?, &args, output)
         }
         None => Err(no_prompt("there is no prompt and no terminal to chat on")),
     }
+}
+
+/// Opens the door to memory for a command that loads models.
+pub(crate) fn door(command: &str, load: &LoadArgs) -> Result<Door, Failure> {
+    Ok(Door { steward: memory::join(command, load.memory.limit)?, is_forced: load.force })
 }
 
 /// Turns loading flags into the engine's options.

@@ -20,12 +20,12 @@ use toko_server::{Access, ApiKey, Defaults, Limits, ServedModel, State};
 use crate::{
     access,
     args::ServeArgs,
-    commands::run::engine_options,
+    commands::run::{door, engine_options},
     config,
     failure::Failure,
     model_source::{ModelSource, model_and_text},
     output::note,
-    session::load_engine,
+    session::{Door, load_engine},
 };
 
 /// Serves until it is told to stop.
@@ -61,10 +61,11 @@ fn served_models(args: &ServeArgs) -> Result<Vec<ModelSource>, Failure> {
 async fn listen_and_answer(args: &ServeArgs, sources: &[ModelSource]) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let keys = access::keys(&args.access)?;
+    let door = door("serve", &args.load)?;
     let listener = bind(args, !keys.is_empty()).await?;
     let address = listener.local_addr()?;
     let first = tokio::select! {
-        engine = load(args, &sources[0]) => engine?,
+        engine = load(args, &sources[0], &door) => engine?,
         failure = signals.next() => return Err(failure.into()),
     };
     let info = first.info();
@@ -76,7 +77,7 @@ async fn listen_and_answer(args: &ServeArgs, sources: &[ModelSource]) -> anyhow:
         info.replicas
     ));
     note(&format!("listening on http://{address}"));
-    let state = state(args, sources, first, keys);
+    let state = state(args, sources, first, keys, &door);
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move { drop(stopped.await) };
     let mut server = std::pin::pin!(toko_server::serve(listener, state, shutdown));
@@ -135,9 +136,9 @@ pub(crate) fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u1
     Ok((host.to_owned(), port.or(own_port).unwrap_or(config::PORT)))
 }
 
-async fn load(args: &ServeArgs, source: &ModelSource) -> anyhow::Result<Engine> {
-    let (source, options) = (source.clone(), served_options(args));
-    tokio::task::spawn_blocking(move || load_engine(&source, &options)).await?
+async fn load(args: &ServeArgs, source: &ModelSource, door: &Door) -> anyhow::Result<Engine> {
+    let (source, options, door) = (source.clone(), served_options(args), door.clone());
+    tokio::task::spawn_blocking(move || load_engine(&source, &options, &door)).await?
 }
 
 fn served_options(args: &ServeArgs) -> Options {
@@ -150,7 +151,13 @@ fn served_options(args: &ServeArgs) -> Options {
 }
 
 /// Says how a model is loaded, and how it is the first time if it is there already.
-fn served(args: &ServeArgs, source: &ModelSource, loaded: Option<Engine>) -> ServedModel {
+fn served(
+    args: &ServeArgs,
+    source: &ModelSource,
+    loaded: Option<Engine>,
+    door: &Door,
+) -> ServedModel {
+    let door = door.clone();
     let (options, from, loaded) = (served_options(args), source.clone(), Mutex::new(loaded));
     ServedModel {
         id: source.short_name(),
@@ -159,7 +166,7 @@ fn served(args: &ServeArgs, source: &ModelSource, loaded: Option<Engine>) -> Ser
         defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
         load: Box::new(move || {
             let loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let engine = loaded.map_or_else(|| load_engine(&from, &options), Ok);
+            let engine = loaded.map_or_else(|| load_engine(&from, &options, &door), Ok);
             // The whole chain of reasons, as the command line would tell it.
             let engine = engine.map_err(|error| format!("{error:#}"))?;
             Ok(Arc::new(engine))
@@ -167,10 +174,16 @@ fn served(args: &ServeArgs, source: &ModelSource, loaded: Option<Engine>) -> Ser
     }
 }
 
-fn state(args: &ServeArgs, sources: &[ModelSource], first: Engine, keys: Vec<ApiKey>) -> State {
+fn state(
+    args: &ServeArgs,
+    sources: &[ModelSource],
+    first: Engine,
+    keys: Vec<ApiKey>,
+    door: &Door,
+) -> State {
     let mut first = Some(first);
     let mut models: Vec<ServedModel> =
-        sources.iter().map(|source| served(args, source, first.take())).collect();
+        sources.iter().map(|source| served(args, source, first.take(), door)).collect();
     models[0].aliases.clone_from(&args.alias);
     State {
         models,

@@ -43,10 +43,12 @@ pub(crate) fn toko(arguments: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
-    for name in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "XDG_STATE_HOME"] {
+    for name in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"] {
         command.env_remove(name);
     }
-    command.env("HOME", HOME.get_or_init(|| tempfile::tempdir().unwrap()).path());
+    // The policy, the leases and the history of these tests are nobody else's.
+    let home = HOME.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    command.env("HOME", home).env("TOKO_HOME", home.join("state"));
     command.args(arguments);
     command
 }
