@@ -190,6 +190,7 @@ pub fn env(policy: &Policy, reading: &Reading, limit: Option<Bytes>) -> Env {
         }
         None => format!("the policy {policy} on a machine of unknown size"),
     };
+    let policy_ceiling = limit.map(|_| ceiling);
     let (ceiling, ceiling_by) = match limit {
         Some(limit) if limit < ceiling => (limit, "the memory limit that was set".to_owned()),
         _ => (ceiling, by_policy()),
@@ -202,6 +203,8 @@ pub fn env(policy: &Policy, reading: &Reading, limit: Option<Bytes>) -> Env {
     let binding = reading.bounds.iter().min_by_key(|bound| left(bound));
     Env {
         ceiling,
+        limit,
+        policy_ceiling,
         emergency_reserve,
         available: binding.map(left),
         others: Some(Outside::default()),
@@ -269,7 +272,7 @@ fn name(state: State) -> &'static str {
 }
 
 /// Returns the pressure at which nothing new is loaded: who lets models take more of the machine bears more of it.
-fn gate(profile: Profile) -> Gate {
+pub(crate) fn gate(profile: Profile) -> Gate {
     match profile {
         Profile::Everyday => Gate::new(10.0, 5.0),
         Profile::Custom => Gate::new(20.0, 10.0),

@@ -95,7 +95,11 @@ fn follow(load: &Load, change: &Change, ledger: &Ledger, env: &Env, total_mb: u6
         Change::Policy { policy } => {
             let policy: Policy = policy.parse().expect("a proposed policy can be set");
             let budget = policy.effective_budget(total_mb);
-            env.ceiling = Bytes::from_mib(budget.effective_new_load_ceiling_mb);
+            env.ceiling = Bytes::from_mib(budget.effective_new_load_ceiling_mb)
+                .min(env.limit.unwrap_or(Bytes::MAX));
+        }
+        Change::Limit { limit_bytes } => {
+            env.ceiling = (*limit_bytes).min(env.policy_ceiling.expect("there is a limit"));
         }
     }
     ledger.preflight(&load.ask(), &env).verdict
@@ -113,6 +117,7 @@ proptest! {
         replicas in 1u64..9,
         total_mb in 2048u64..65_536,
         available_share in 0u64..100,
+        limit_mb in proptest::option::of(0u64..8000),
         policy in prop_oneof![
             Just(Policy::everyday()),
             Just(Policy::local_focused()),
@@ -120,7 +125,11 @@ proptest! {
             Just(Policy::custom_gb(2.5).unwrap()),
         ],
     ) {
-        let env = machine(&policy, total_mb, total_mb * available_share / 100);
+        let mut env = machine(&policy, total_mb, total_mb * available_share / 100);
+        if let Some(limit) = limit_mb.map(Bytes::from_mib) {
+            (env.limit, env.policy_ceiling) = (Some(limit), Some(env.ceiling));
+            env.ceiling = env.ceiling.min(limit);
+        }
         let roomy = Env { ceiling: Bytes::MAX, available: None, ..env.clone() };
         let mut ledger = Ledger::default();
         let mut idle = Vec::new();

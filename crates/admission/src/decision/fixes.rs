@@ -50,6 +50,11 @@ pub enum Change {
         /// Which.
         models: Vec<ModelId>,
     },
+    /// More for models than is allowed now beside the policy.
+    Limit {
+        /// The limit under which the load fits.
+        limit_bytes: Bytes,
+    },
     /// Another policy.
     Policy {
         /// As it is written on the command line.
@@ -78,7 +83,7 @@ pub(super) fn find(load: &Load, ledger: &Ledger, env: &Env, idle: &[Candidate]) 
         if fixes.is_empty() && load.replicas > 1 {
             fixes.extend(search.context(sizing, 1));
         }
-        fixes.extend(search.policy());
+        fixes.extend(search.limit().or_else(|| search.policy()));
     }
     fixes
 }
@@ -163,31 +168,45 @@ impl Search<'_> {
         proven(self.load, &without, &env, Change::Unload { models })
     }
 
+    /// Proposes a higher limit, where that alone would do.
+    fn limit(&self) -> Option<Fix> {
+        let limit_bytes = self.needed()?.up_to_mib();
+        if self.env.limit? >= limit_bytes || self.env.limit? != self.env.ceiling {
+            return None;
+        }
+        // The policy holds beside the limit, and the ceiling does not say where it is.
+        let policy = self.env.policy_ceiling?;
+        let env = Env { ceiling: limit_bytes.min(policy), ..self.env.clone() };
+        proven(self.load, self.ledger, &env, Change::Limit { limit_bytes })
+    }
+
     /// Proposes the profile, or the smallest ceiling, under which the load fits.
     fn policy(&self) -> Option<Fix> {
-        let preflight = self.ledger.preflight(&self.load.ask(), self.env);
-        let is_the_policy = matches!(
-            preflight.verdict,
-            Verdict::ExceedsConfiguredCeiling | Verdict::DisabledByPolicy
-        );
-        let total_mb = self.env.total.filter(|_| is_the_policy)?.floor_mib();
-        let needed = preflight.resident + preflight.active + preflight.incremental;
-        let steps = needed.get().div_ceil(CEILING_STEP.get());
+        let total_mb = self.env.total?.floor_mib();
+        let steps = self.needed()?.get().div_ceil(CEILING_STEP.get());
         #[expect(clippy::cast_precision_loss, reason = "half gigabytes of a machine's memory")]
         let custom = Policy::custom_gb(steps as f64 / 2.0).ok()?;
-        let policies = [
-            ("local-focused".to_owned(), Policy::local_focused()),
-            (format!("custom:{}.{}GB", steps / 2, steps % 2 * 5), custom),
-        ];
-        policies.into_iter().find_map(|(name, policy)| {
+        let policies = [Policy::local_focused(), custom];
+        policies.into_iter().find_map(|policy| {
             let ceiling = policy.effective_budget(total_mb).effective_new_load_ceiling_mb;
-            let ceiling = Bytes::from_mib(ceiling);
+            let ceiling = Bytes::from_mib(ceiling).min(self.env.limit.unwrap_or(Bytes::MAX));
             if ceiling <= self.env.ceiling {
                 return None;
             }
             let env = Env { ceiling, ..self.env.clone() };
-            proven(self.load, self.ledger, &env, Change::Policy { policy: name })
+            let change = Change::Policy { policy: policy.to_string() };
+            proven(self.load, self.ledger, &env, change)
         })
+    }
+
+    /// Returns what all models take with this one, where that is more than is allowed.
+    fn needed(&self) -> Option<Bytes> {
+        let preflight = self.ledger.preflight(&self.load.ask(), self.env);
+        let is_too_much = matches!(
+            preflight.verdict,
+            Verdict::ExceedsConfiguredCeiling | Verdict::DisabledByPolicy
+        );
+        is_too_much.then_some(preflight.resident + preflight.active + preflight.incremental)
     }
 }
 

@@ -24,6 +24,10 @@ pub struct Env {
     pub others: Option<Outside>,
     /// Whether the system is so short of memory that nothing new should come.
     pub is_pressed: bool,
+    /// What somebody allows models to take beside the policy; it is part of `ceiling` already.
+    pub limit: Option<Bytes>,
+    /// What the policy alone allows, where there is a limit beside it.
+    pub policy_ceiling: Option<Bytes>,
     /// Who set the ceiling, in words.
     pub ceiling_by: String,
     /// Which limit leaves the least, in words.
