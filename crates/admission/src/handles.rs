@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ledger::{
     AllocationId, Ask, ChargeId, Env, Holding, Ledger, MaintenanceError, ModelId, Preflight,
-    ScopeId,
+    ScopeId, Verdict,
 };
 use crate::surroundings::Fixed;
 use crate::units::Bytes;
@@ -35,8 +35,8 @@ struct Desk {
 /// Where the numbers of the moment come from, and who else has to know what is held.
 pub trait Surroundings: Send + Sync {
     /// Measures, then calls `decide` once while nobody else on this machine decides, then tells the others what
-    /// `decide` left in the table.
-    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot);
+    /// `decide` left in the table. Says whether they know; what they do not know of must not be used.
+    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) -> bool;
 
     /// Tells the others what is held after something ended; they may learn of it late, and never too early.
     fn tell(&self, snapshot: &dyn Fn() -> Snapshot);
@@ -143,7 +143,7 @@ impl Admission {
 
     /// Shows the table and the numbers of this moment.
     pub fn inspect<R>(&self, mut look: impl FnMut(&Ledger, &Env) -> R) -> R {
-        self.desk.decide(|ledger, env| look(ledger, env))
+        self.desk.decide(|ledger, env| look(ledger, env)).0
     }
 
     /// Shows the table.
@@ -157,13 +157,18 @@ impl Admission {
     /// The refusal, with every number that led to it.
     #[expect(clippy::result_large_err, reason = "a refusal is a value with its numbers")]
     pub fn reserve(&self, ask: &Ask) -> Result<(Admitted, Preflight), Preflight> {
-        let (id, preflight) = self.desk.decide(|ledger, env| ledger.reserve(ask, env))?;
-        Ok((self.admitted(id), preflight))
+        let (outcome, is_known) = self.desk.decide(|ledger, env| ledger.reserve(ask, env));
+        let (id, preflight) = outcome?;
+        let admitted = self.admitted(id);
+        if is_known {
+            return Ok((admitted, preflight));
+        }
+        Err(Preflight { verdict: Verdict::OthersUnknown, ..preflight })
     }
 
     /// Charges a request whatever the judgement is, because somebody has taken the responsibility.
     pub fn reserve_forced(&self, ask: &Ask) -> (Admitted, Preflight) {
-        let (id, preflight) = self.desk.decide(|ledger, env| ledger.reserve_forced(ask, env));
+        let ((id, preflight), _) = self.desk.decide(|ledger, env| ledger.reserve_forced(ask, env));
         (self.admitted(id), preflight)
     }
 
@@ -205,15 +210,15 @@ impl Desk {
         step(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn decide<R>(&self, mut step: impl FnMut(&mut Ledger, &Env) -> R) -> R {
+    fn decide<R>(&self, mut step: impl FnMut(&mut Ledger, &Env) -> R) -> (R, bool) {
         let mut outcome = None;
-        self.surroundings.decide(&mut |env| {
+        let is_known = self.surroundings.decide(&mut |env| {
             self.with(|ledger| {
                 outcome = Some(step(ledger, env));
                 Snapshot::of(ledger)
             })
         });
-        outcome.expect("surroundings call the decision")
+        (outcome.expect("surroundings call the decision"), is_known)
     }
 
     fn tell(&self) {
@@ -265,7 +270,7 @@ impl Reservation {
         measured: Holding,
     ) -> Result<Admitted, (Self, Preflight)> {
         let Charged { desk, id } = &self.charged;
-        match desk.decide(|ledger, env| ledger.measure(*id, on, measured, env)) {
+        match desk.decide(|ledger, env| ledger.measure(*id, on, measured, env)).0 {
             Ok(_) => Ok(self.charged.admitted()),
             Err(refusal) => Err((self, refusal)),
         }

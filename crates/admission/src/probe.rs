@@ -34,15 +34,6 @@ impl Roots {
     }
 }
 
-/// What the user allows all of our processes together, and what they use of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cap {
-    /// What is allowed.
-    pub limit: Bytes,
-    /// What is used of it already, and visible.
-    pub used: Bytes,
-}
-
 /// What limits memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -66,8 +57,6 @@ pub enum Limiter {
     },
     /// What this process may have in addresses.
     AddressSpace,
-    /// What the user allows.
-    Cap,
 }
 
 impl fmt::Display for Limiter {
@@ -81,7 +70,6 @@ impl fmt::Display for Limiter {
                 write!(f, "{}", path.join("memory.limit_in_bytes").display())
             }
             Self::AddressSpace => write!(f, "the limit of addresses (ulimit -v)"),
-            Self::Cap => write!(f, "the user's limit"),
         }
     }
 }
@@ -129,16 +117,10 @@ impl Reading {
     pub fn binding(&self) -> Option<&Bound> {
         self.bounds.iter().min_by_key(|bound| bound.room())
     }
-
-    /// Returns the strictest limit that only slows down what goes over it.
-    pub fn soft(&self) -> Option<&Bound> {
-        let is_soft = |bound: &&Bound| matches!(bound.limiter, Limiter::CgroupHigh { .. });
-        self.bounds.iter().filter(is_soft).min_by_key(|bound| bound.room())
-    }
 }
 
 /// Reads what is left now.
-pub fn read(roots: &Roots, cap: Option<Cap>) -> Reading {
+pub fn read(roots: &Roots) -> Reading {
     let mut warnings = Vec::new();
     let status = text::read(&roots.proc.join("self/status"), &mut warnings).unwrap_or_default();
     let host = host(roots, &mut warnings);
@@ -149,7 +131,6 @@ pub fn read(roots: &Roots, cap: Option<Cap>) -> Reading {
     let mut bounds = Vec::from_iter(host.clone().map(|(bound, _)| bound));
     bounds.extend(groups.bounds(own, &mut warnings));
     bounds.extend(address_space(roots, &status, &mut warnings));
-    bounds.extend(cap.map(|Cap { limit, used }| Bound { limiter: Limiter::Cap, limit, used }));
     let pressure = Pressure {
         own: groups.pressure_file().and_then(|path| pressure::read(&path, &mut warnings)),
         host: pressure::read(&roots.proc.join("pressure/memory"), &mut warnings),

@@ -106,7 +106,7 @@ impl Steward {
 
     /// Reads what is left now.
     pub fn reading(&self) -> Reading {
-        probe::read(&self.settings.roots, None)
+        probe::read(&self.settings.roots)
     }
 
     /// Returns what a policy would allow, on this machine where no other size is given.
@@ -157,7 +157,7 @@ struct Onlooker {
 }
 
 impl Surroundings for Onlooker {
-    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
+    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) -> bool {
         let Settings { leases, roots, limit, now_ms, .. } = &self.settings;
         let policy = self.policy.current().policy;
         let others = match machine::survey(leases, roots, SURVEY_LIMIT) {
@@ -169,8 +169,11 @@ impl Surroundings for Onlooker {
                 Some(Outside::default())
             }
         };
-        let reading = probe::read(roots, None);
-        decide(&Env { others, ..surroundings::env(&policy, &reading, *limit) });
+        let reading = probe::read(roots);
+        let is_pressed = surroundings::gate(policy.profile).observe(reading.pressure.counted());
+        let env = surroundings::env(&policy, &reading, *limit);
+        decide(&Env { others, is_pressed, ..env });
+        true
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}

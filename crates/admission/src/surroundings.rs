@@ -30,8 +30,9 @@ impl Fixed {
 }
 
 impl Surroundings for Fixed {
-    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
+    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) -> bool {
         decide(&self.0);
+        true
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
@@ -128,30 +129,31 @@ impl Live {
 }
 
 impl Surroundings for Live {
-    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
+    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) -> bool {
         let policy = self.policy.current().policy;
         let Some(machine) = &self.machine else {
-            let reading = probe::read(&self.settings.roots, None);
+            let reading = probe::read(&self.settings.roots);
             decide(&self.env(&policy, &reading, Some(&Others::default())));
-            return;
+            return true;
         };
         let outcome = machine.locked(TURN_LIMIT, |others| {
             // Read in turn: no reading is older than what another process was promised.
-            let reading = probe::read(&self.settings.roots, None);
+            let reading = probe::read(&self.settings.roots);
             let mut told = self.told();
             let snapshot = decide(&self.env(&policy, &reading, Some(others)));
             (machine.tell(self.holdings(&snapshot, &mut told)), None)
         });
         match outcome {
-            Ok(Ok(())) => {}
-            // What was decided stands, and is told with the next change.
+            Ok(Ok(())) => true,
             Ok(Err(error)) => {
                 log::warn!("other processes were not told: {}", with_source(&error));
+                false
             }
             Err(error) => {
                 log::warn!("what other processes hold is not known: {}", with_source(&error));
-                let reading = probe::read(&self.settings.roots, None);
+                let reading = probe::read(&self.settings.roots);
                 decide(&self.env(&policy, &reading, None));
+                false
             }
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Sizes are in MiB; the figures are those of the rules that were handed to us, not of this code.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use toko_admission::handles::{
@@ -19,13 +20,14 @@ const RESERVE: u64 = 3276;
 
 const LARGE: u64 = 20_000;
 
-/// Numbers that a test changes between steps.
+/// Numbers that a test changes between steps, and whether others can't be told.
 #[derive(Clone, Default)]
-struct Numbers(Arc<Mutex<Env>>);
+struct Numbers(Arc<Mutex<Env>>, Arc<AtomicBool>);
 
 impl Surroundings for Numbers {
-    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) {
+    fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) -> bool {
         decide(&self.0.lock().expect("no step panics"));
+        !self.1.load(Ordering::SeqCst)
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
@@ -311,4 +313,12 @@ fn another_scopes_copy_of_a_model_is_no_discount() {
     let own = admission.preflight(&on(&request, resident.id()));
     let other = admission.preflight(&Ask { scope: ScopeId(2), ..request });
     assert_eq!((incremental(&own), incremental(&other)), (2048, 4448));
+}
+
+#[test]
+fn what_others_could_not_be_told_of_is_not_admitted() {
+    let (admission, numbers) = machine(8192, LARGE);
+    numbers.1.store(true, Ordering::SeqCst);
+    let refusal = admission.reserve(&ask("m", 100, 10)).unwrap_err();
+    assert_eq!((refusal.verdict, totals(&admission)), (Verdict::OthersUnknown, (0, 0)));
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use toko_admission::probe::pressure::{Gate, Pressure};
 use toko_admission::probe::process::{process_memory, process_memory_of};
-use toko_admission::probe::{Cap, Limiter, Reading, Roots, read};
+use toko_admission::probe::{Limiter, Reading, Roots, read};
 use toko_admission::units::Bytes;
 
 const GIB: u64 = 1 << 30;
@@ -46,7 +46,7 @@ impl Tree {
     }
 
     fn read(&self) -> Reading {
-        read(&self.roots(), None)
+        read(&self.roots())
     }
 }
 
@@ -107,7 +107,6 @@ fn a4_a_soft_limit_below_the_hard_one_binds_and_is_named() {
         .group("memory.high", "3221225472\n")
         .group("memory.stat", "anon 0\n");
     check(&tree, gib(3), &Limiter::CgroupHigh { path: tree.cgroup("") });
-    assert_eq!(tree.read().soft().unwrap().room(), Bytes::new(3 * GIB));
 }
 
 #[test]
@@ -326,19 +325,6 @@ fn everything_that_cannot_be_taken_back_is_used() {
 }
 
 #[test]
-fn the_users_cap_binds_where_it_is_the_strictest() {
-    let tree = Tree::new();
-    let cap = |limit, used| Cap { limit: Bytes::new(limit * GIB), used: Bytes::new(used * GIB) };
-    let reading = read(&tree.roots(), Some(cap(6, 2)));
-    assert_eq!(
-        (reading.available(), &reading.binding().unwrap().limiter),
-        (Some(gib(4)), &Limiter::Cap)
-    );
-    assert_eq!(read(&tree.roots(), Some(cap(60, 2))).available(), Some(gib(30)));
-    assert_eq!(read(&tree.roots(), Some(cap(6, 9))).available(), Some(gib(0)));
-}
-
-#[test]
 fn a_limit_of_addresses_binds_where_it_is_the_strictest() {
     let limits = |soft: &str| {
         Tree::new().proc("self/status", "VmSize:  1048576 kB\n").proc(
@@ -384,7 +370,7 @@ fn what_a_process_has_in_memory_is_read_from_its_status() {
 #[cfg(target_os = "linux")]
 fn the_running_system_is_read() {
     let roots = Roots::system();
-    let reading = read(&roots, None);
+    let reading = read(&roots);
     let (total, available) = (reading.host_total.unwrap(), reading.available().unwrap());
     assert!(Bytes::ZERO < available && available <= total, "{reading:?}");
 
