@@ -49,7 +49,8 @@ fn gemma_3_leaves_heads_to_its_class() {
     // 34 layers, one in six full; the class has 4 key and value heads of width 256.
     let text = json!({"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024});
     let whole = json!({"model_type": "gemma3", "text_config": text});
-    check(&whole, 5 * 2048, &[(29 * 2048, 1024)]);
+    let shape = check(&whole, 5 * 2048, &[(29 * 2048, 1024)]);
+    assert_eq!(shape.vocab, Some(262_208));
     let named = with(&text, &json!({"_sliding_window_pattern": 2}));
     check(&named, 17 * 2048, &[(17 * 2048, 1024)]);
 }
