@@ -51,60 +51,61 @@ struct Assumed {
     kv_heads: u64,
     head_width: u64,
     window: u64,
+    vocab: u64,
 }
 
 const fn assumed(
     architecture: &'static str,
-    [layers, hidden, heads, kv_heads, head_width, window]: [u64; 6],
+    [layers, hidden, heads, kv_heads, head_width, window, vocab]: [u64; 7],
 ) -> Assumed {
-    Assumed { architecture, layers, hidden, heads, kv_heads, head_width, window }
+    Assumed { architecture, layers, hidden, heads, kv_heads, head_width, window, vocab }
 }
 
 /// Class defaults of architectures whose published files leave fields out.
 const ASSUMED: [Assumed; 43] = [
-    assumed("afmoe", [32, 2048, 16, 0, 128, 1024]),
-    assumed("cohere", [40, 8192, 64, 0, 0, 0]),
-    assumed("cohere2", [40, 8192, 64, 0, 0, 4096]),
-    assumed("deepseek_v3", [61, 7168, 128, 128, 0, 0]),
-    assumed("deepseek_v32", [61, 7168, 128, 128, 0, 0]),
-    assumed("ernie4_5", [18, 1024, 16, 2, 128, 0]),
-    assumed("exaone4", [32, 4096, 32, 32, 0, 4096]),
-    assumed("gemma", [28, 3072, 16, 16, 256, 0]),
-    assumed("gemma2", [26, 2304, 8, 4, 256, 4096]),
-    assumed("gemma3", [26, 2304, 8, 4, 256, 4096]),
-    assumed("gemma3_text", [26, 2304, 8, 4, 256, 4096]),
-    assumed("gemma3n", [35, 2048, 8, 2, 256, 512]),
-    assumed("gemma3n_text", [35, 2048, 8, 2, 256, 512]),
-    assumed("gemma4", [30, 2304, 8, 4, 256, 512]),
-    assumed("gemma4_text", [30, 2304, 8, 4, 256, 512]),
-    assumed("gemma4_unified", [30, 2304, 8, 4, 256, 1024]),
-    assumed("gemma4_unified_text", [30, 2304, 8, 4, 256, 1024]),
-    assumed("glm", [40, 4096, 32, 2, 128, 0]),
-    assumed("glm4", [40, 4096, 32, 2, 128, 0]),
-    assumed("gpt_oss", [36, 2880, 64, 8, 64, 128]),
-    assumed("helium", [24, 2560, 20, 20, 128, 0]),
-    assumed("kimi_linear", [27, 2304, 32, 32, 0, 0]),
-    assumed("llama", [32, 4096, 32, 0, 0, 0]),
-    assumed("llama4", [48, 5120, 40, 8, 128, 0]),
-    assumed("llama4_text", [48, 5120, 40, 8, 128, 0]),
-    assumed("ministral3", [34, 4096, 32, 8, 128, 0]),
-    assumed("mistral", [32, 4096, 32, 8, 0, 0]),
-    assumed("mixtral", [32, 4096, 32, 8, 0, 0]),
-    assumed("mllama_text_model", [40, 4096, 32, 8, 0, 0]),
-    assumed("olmo3", [32, 4096, 32, 0, 0, 4096]),
-    assumed("phi3", [32, 3072, 32, 0, 0, 0]),
-    assumed("qwen2", [32, 4096, 32, 32, 0, 4096]),
-    assumed("qwen2_5_vl_text", [80, 8192, 64, 8, 0, 4096]),
-    assumed("qwen2_vl_text", [80, 8192, 64, 8, 0, 4096]),
-    assumed("qwen3", [32, 4096, 32, 32, 128, 4096]),
-    assumed("qwen3_5_moe_text", [40, 2048, 16, 2, 256, 0]),
-    assumed("qwen3_5_text", [32, 4096, 16, 4, 256, 0]),
-    assumed("qwen3_moe", [24, 2048, 32, 4, 0, 4096]),
-    assumed("qwen3_next", [48, 2048, 16, 2, 256, 0]),
-    assumed("qwen3_vl_moe_text", [24, 2048, 16, 16, 0, 0]),
-    assumed("qwen3_vl_text", [32, 4096, 32, 32, 128, 0]),
-    assumed("seed_oss", [64, 4096, 80, 8, 128, 0]),
-    assumed("vaultgemma", [26, 2304, 8, 4, 256, 4096]),
+    assumed("afmoe", [32, 2048, 16, 0, 128, 1024, 200_192]),
+    assumed("cohere", [40, 8192, 64, 0, 0, 0, 256_000]),
+    assumed("cohere2", [40, 8192, 64, 0, 0, 4096, 256_000]),
+    assumed("deepseek_v3", [61, 7168, 128, 128, 0, 0, 129_280]),
+    assumed("deepseek_v32", [61, 7168, 128, 128, 0, 0, 129_280]),
+    assumed("ernie4_5", [18, 1024, 16, 2, 128, 0, 103_424]),
+    assumed("exaone4", [32, 4096, 32, 32, 0, 4096, 102_400]),
+    assumed("gemma", [28, 3072, 16, 16, 256, 0, 256_000]),
+    assumed("gemma2", [26, 2304, 8, 4, 256, 4096, 256_000]),
+    assumed("gemma3", [26, 2304, 8, 4, 256, 4096, 262_208]),
+    assumed("gemma3_text", [26, 2304, 8, 4, 256, 4096, 262_208]),
+    assumed("gemma3n", [35, 2048, 8, 2, 256, 512, 262_400]),
+    assumed("gemma3n_text", [35, 2048, 8, 2, 256, 512, 262_400]),
+    assumed("gemma4", [30, 2304, 8, 4, 256, 512, 262_144]),
+    assumed("gemma4_text", [30, 2304, 8, 4, 256, 512, 262_144]),
+    assumed("gemma4_unified", [30, 2304, 8, 4, 256, 1024, 262_144]),
+    assumed("gemma4_unified_text", [30, 2304, 8, 4, 256, 1024, 262_144]),
+    assumed("glm", [40, 4096, 32, 2, 128, 0, 151_552]),
+    assumed("glm4", [40, 4096, 32, 2, 128, 0, 151_552]),
+    assumed("gpt_oss", [36, 2880, 64, 8, 64, 128, 201_088]),
+    assumed("helium", [24, 2560, 20, 20, 128, 0, 48_000]),
+    assumed("kimi_linear", [27, 2304, 32, 32, 0, 0, 163_840]),
+    assumed("llama", [32, 4096, 32, 0, 0, 0, 32_000]),
+    assumed("llama4", [48, 5120, 40, 8, 128, 0, 202_048]),
+    assumed("llama4_text", [48, 5120, 40, 8, 128, 0, 202_048]),
+    assumed("ministral3", [34, 4096, 32, 8, 128, 0, 131_072]),
+    assumed("mistral", [32, 4096, 32, 8, 0, 0, 32_000]),
+    assumed("mixtral", [32, 4096, 32, 8, 0, 0, 32_000]),
+    assumed("mllama_text_model", [40, 4096, 32, 8, 0, 0, 128_256]),
+    assumed("olmo3", [32, 4096, 32, 0, 0, 4096, 50_304]),
+    assumed("phi3", [32, 3072, 32, 0, 0, 0, 32_064]),
+    assumed("qwen2", [32, 4096, 32, 32, 0, 4096, 151_936]),
+    assumed("qwen2_5_vl_text", [80, 8192, 64, 8, 0, 4096, 152_064]),
+    assumed("qwen2_vl_text", [80, 8192, 64, 8, 0, 4096, 152_064]),
+    assumed("qwen3", [32, 4096, 32, 32, 128, 4096, 151_936]),
+    assumed("qwen3_5_moe_text", [40, 2048, 16, 2, 256, 0, 248_320]),
+    assumed("qwen3_5_text", [32, 4096, 16, 4, 256, 0, 248_320]),
+    assumed("qwen3_moe", [24, 2048, 32, 4, 0, 4096, 151_936]),
+    assumed("qwen3_next", [48, 2048, 16, 2, 256, 0, 151_936]),
+    assumed("qwen3_vl_moe_text", [24, 2048, 16, 16, 0, 0, 151_936]),
+    assumed("qwen3_vl_text", [32, 4096, 32, 32, 128, 0, 151_936]),
+    assumed("seed_oss", [64, 4096, 80, 8, 128, 0, 155_136]),
+    assumed("vaultgemma", [26, 2304, 8, 4, 256, 4096, 256_000]),
 ];
 
 /// The object that describes the language model.
@@ -273,7 +274,8 @@ impl<'a> Block<'a> {
         let said = |fields: &Map<String, Value>| {
             names.iter().find_map(|name| whole_number(fields.get(*name)?))
         };
-        said(self.fields).or_else(|| said(self.whole)).filter(|entries| *entries > 0)
+        let said = said(self.fields).or_else(|| said(self.whole)).filter(|entries| *entries > 0);
+        said.or(self.assumed(|assumed| assumed.vocab))
     }
 
     fn assumed(&self, of: impl Fn(&Assumed) -> u64) -> Option<u64> {
