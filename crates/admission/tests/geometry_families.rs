@@ -89,6 +89,7 @@ fn windows_count_where_they_are_switched_on_and_shorter_than_the_context() {
     check(&of(json!({"model_type": "mistral", "sliding_window": 32_768})), 1024, &[]);
     check(&of(json!({"model_type": "mistral", "sliding_window": null})), 1024, &[]);
     check(&of(json!({"model_type": "llama"})), 1024, &[]);
+    check(&of(json!({"model_type": "phi3", "sliding_window": [512, null, 512, null]})), 1024, &[]);
     check(&of(json!({"model_type": "qwen2"})), 1024, &[]);
     check(
         &of(json!({"model_type": "qwen2", "use_sliding_window": false, "max_window_layers": 0})),
@@ -359,6 +360,10 @@ fn an_unknown_architecture_is_counted_in_full_and_says_so() {
     assert!(growth.iter().all(|growth| growth.source.contains("upper bound")), "{growth:?}");
     let odd = with(&dense, &json!({"model_type": "llama", "layer_types": ["a", "b", "c", "d"]}));
     assert!(matches!(check(&odd, 4 * 256, &[]).exactness, Exactness::UpperBound(_)));
+    // A state that no list assigns to layers is counted in all of them, beside their attention.
+    let hybrid =
+        with(&dense, &json!({"mamba_d_state": 16, "mamba_n_heads": 8, "mamba_d_head": 64}));
+    check_state(&check(&hybrid, 4 * 256, &[]), 4, Recurrence::Mamba2, [3 * (512 + 32), 512 * 16]);
     let sizeless =
         with(&dense, &json!({"model_type": "llama", "layer_types": vec!["linear_attention"; 4]}));
     assert!(matches!(check(&sizeless, 4 * 256, &[]).exactness, Exactness::UpperBound(_)));
@@ -387,9 +392,14 @@ fn a_file_without_usable_fields_says_what_is_missing_or_wrong() {
         let error = hf::read(&with(&dense, &changes).to_string()).expect_err("it has no meaning");
         assert!(error.to_string().contains(word), "{changes}: {error}");
     }
-    for (text, word) in
-        [("", "line 1"), ("[]", "object"), ("{}", "num_hidden_layers"), ("{\"a\":", "JSON")]
-    {
+    let deep = "[".repeat(1_000_000);
+    for (text, word) in [
+        (deep.as_str(), "recursion"),
+        ("", "line 1"),
+        ("[]", "object"),
+        ("{}", "num_hidden_layers"),
+        ("{\"a\":", "JSON"),
+    ] {
         let error = hf::read(text).expect_err("it is no configuration").to_string();
         assert!(error.contains(word), "{text}: {error}");
     }
@@ -522,6 +532,10 @@ fn files_of_hybrids_say_which_layers_attend_by_their_heads() {
         ("shortconv.l_cache", Count(3)),
     ];
     check_state(&check_file("lfm2", &lfm, 1024, &[]), 2, Recurrence::ShortConv, [4096, 0]);
+    let mut fields = nemotron.to_vec();
+    fields[3].1 = Count(2);
+    let shape = check_file("falcon-h1", &fields, 4 * 256, &[]);
+    check_state(&shape, 4, Recurrence::Mamba2, [3 * (512 + 2048), 512 * 128]);
     let rwkv = [
         ("block_count", Count(2)),
         ("embedding_length", Count(2560)),

@@ -52,7 +52,7 @@ fn repo_folder(repo: &str) -> String {
 /// Finds the snapshot that a repository's main branch names, else the newest one that is complete enough to load.
 pub fn snapshot(repo_dir: &Path) -> Option<PathBuf> {
     let snapshots = repo_dir.join("snapshots");
-    let named = fs::read_to_string(repo_dir.join("refs").join("main")).ok();
+    let named = read_config(&repo_dir.join("refs").join("main")).ok();
     let named = named.and_then(|name| plain_name(name.trim()).map(|name| snapshots.join(name)));
     if let Some(folder) = named.filter(|folder| looks_ready(folder)) {
         return Some(folder);
@@ -96,7 +96,7 @@ impl Stamp {
     }
 }
 
-/// Reads the text of a `config.json`, which must be a regular file of at most 16 MiB.
+/// Reads a small text such as a `config.json`, which must be a regular file of at most 16 MiB.
 pub fn read_config(path: &Path) -> io::Result<String> {
     // Opening a pipe would wait for a writer, so its kind is asked first.
     let found = fs::metadata(path)?;

@@ -190,12 +190,13 @@ impl Keys<'_> {
         if self.is(&["mamba", "mamba2"]) || self.get("wkv.head_size").is_some() {
             return Ok(vec![Role::Remembers; layers]);
         }
-        if self.is(&["falcon-h1"]) {
-            return Ok(vec![Role::DoesBoth; layers]);
-        }
         let listed = self.counts("attention.recurrent_layers", layers)?;
         let assumed = self.is(&["qwen3next", "qwen35", "qwen35moe"]).then_some(4);
         let interval = self.positive("full_attention_interval")?.or(assumed);
+        let says_which = listed.is_some() || interval.is_some() || attention.is_absent_somewhere();
+        if has_state && !says_which {
+            return Ok(vec![Role::DoesBoth; layers]);
+        }
         let feeds = self.counts("feed_forward_length", layers)?;
         let feeds_forward = |at: usize| feeds.as_ref().is_some_and(|widths| widths[at] > 0);
         // In these a layer does one thing: it attends, remembers or feeds forward.
@@ -394,6 +395,10 @@ impl Attention {
 
     fn is_absent(&self, layer: usize) -> bool {
         self.kv_heads.get(layer) == Some(&0)
+    }
+
+    fn is_absent_somewhere(&self) -> bool {
+        self.kv_heads.contains(&0)
     }
 
     fn keys_of(&self, layer: usize) -> u64 {

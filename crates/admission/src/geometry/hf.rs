@@ -49,7 +49,15 @@ fn layers(block: &Block<'_>, notes: &mut Vec<String>) -> Result<Vec<Layer>, Erro
     if let Some(caches) = special {
         return Ok(caches.into_iter().map(Layer::caching).collect());
     }
-    let mixers = mixers::read(block, count)?;
+    let mut mixers = mixers::read(block, count)?;
+    let is_recurrent = |mixer: &Mixer| matches!(mixer, Mixer::Recurrent | Mixer::Both);
+    if !is_known(block.architecture)
+        && !mixers.iter().any(is_recurrent)
+        && recurrence::state(block)?.is_some()
+    {
+        // Nothing says which layers have the state that the file describes.
+        mixers.fill(Mixer::Both);
+    }
     let state = state(block, &mixers, notes)?;
     let is_full = |mixer: &Mixer| match mixer {
         Mixer::Attention | Mixer::Window | Mixer::Chunk | Mixer::Both | Mixer::Unknown => true,
@@ -145,14 +153,14 @@ fn is_known(architecture: &str) -> bool {
 }
 
 /// Beginnings of names of architectures that are all known.
-const FAMILIES: [&str; 25] = [
+const FAMILIES: [&str; 24] = [
     "bailing", "cohere", "deepseek", "ernie4_5", "exaone", "falcon", "gemma", "glm", "gpt_neo",
     "granite", "hunyuan", "internlm", "kimi", "lfm2", "llama", "mamba", "minimax", "mistral",
-    "nemotron", "olmo", "phi", "qwen", "rwkv", "sarvam", "zamba",
+    "nemotron", "olmo", "qwen", "rwkv", "sarvam", "zamba",
 ];
 
 /// Other architectures that are known.
-const KNOWN: [&str; 69] = [
+const KNOWN: [&str; 77] = [
     "RefinedWeb",
     "RefinedWebModel",
     "afmoe",
@@ -209,6 +217,14 @@ const KNOWN: [&str; 69] = [
     "opt",
     "orion",
     "persimmon",
+    "phi",
+    "phi-msft",
+    "phi3",
+    "phi3_v",
+    "phi3small",
+    "phi4_multimodal",
+    "phi4mm",
+    "phimoe",
     "recurrent_gemma",
     "seed_oss",
     "smallthinker",

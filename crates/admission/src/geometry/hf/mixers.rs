@@ -117,6 +117,10 @@ pub(super) fn window(block: &Block<'_>) -> Result<Option<u64>, Error> {
     if block.is(&["modernbert-decoder"]) {
         return Ok(block.positive(&["local_attention"])?.map(|tokens| (tokens / 2).max(1)));
     }
+    // Windows that differ from layer to layer are not followed; all tokens are the upper bound.
+    if WINDOWS.iter().any(|name| block.list(name).is_some()) {
+        return Ok(None);
+    }
     let window = block.positive(&WINDOWS)?.or_else(|| block.assumed_window(&WINDOWS));
     let longest = block.trained_context()?.unwrap_or(u64::MAX);
     Ok(window.filter(|window| *window < longest))
