@@ -11,7 +11,12 @@ use clap::{
 
 use toko_admission::units::Bytes;
 
-use crate::{access, config, failure::Failure, number, size};
+use crate::{
+    access, config,
+    failure::Failure,
+    number,
+    size::{self, KeepAlive},
+};
 
 /// Run language models on this machine.
 #[derive(Debug, Parser)]
@@ -223,6 +228,13 @@ pub(crate) struct ServeArgs {
     /// given several times
     #[arg(long, env = "TOKO_ALIAS", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) alias: Vec<String>,
+    /// How long a model stays when nobody uses it, such as 90s, 5m or 2h; -1 is until its memory is needed, 0 not at
+    /// all [default: -1]
+    #[arg(long, env = "TOKO_KEEP_ALIVE", value_name = "DURATION", value_parser = size::keep_alive, allow_negative_numbers = true)]
+    pub(crate) keep_alive: Option<KeepAlive>,
+    /// Keep the models although their memory is needed for others
+    #[arg(long, env = "TOKO_PIN", value_parser = BoolishValueParser::new())]
+    pub(crate) pin: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
