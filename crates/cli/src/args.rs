@@ -9,9 +9,14 @@ use clap::{
     builder::BoolishValueParser, parser::ValueSource,
 };
 
-use toko_admission::units::Bytes;
+use toko_admission::{geometry::KvElement, policy::Policy, units::Bytes};
 
-use crate::{access, config, failure::Failure, number, size};
+use crate::{
+    access, config,
+    failure::Failure,
+    number,
+    size::{self, KeepAlive},
+};
 
 /// Run language models on this machine.
 #[derive(Debug, Parser)]
@@ -37,8 +42,14 @@ pub(crate) enum Command {
     /// Serve models over HTTP with the OpenAI API
     #[command(long_about = SERVE_ABOUT)]
     Serve(ServeArgs),
-    /// List a running server's models: loaded or not, replicas, requests that wait
+    /// List what holds memory on this machine, and a running server's models
     Ps(PsArgs),
+    /// Say how much memory models may take, and what a load would be told
+    #[command(long_about = POLICY_ABOUT)]
+    Policy(PolicyArgs),
+    /// Check that this machine is in order for running models
+    #[command(long_about = DOCTOR_ABOUT)]
+    Doctor(DoctorArgs),
     /// Show what is in a model file
     #[command(long_about = SHOW_ABOUT)]
     Show(ShowArgs),
@@ -76,6 +87,30 @@ Show what is in a model file: architecture, geometry, tensor types, tokenizer, c
 memory per token of context.
 
 Works on every readable GGUF file, also on one that cannot be run here.";
+
+const POLICY_ABOUT: &str = "\
+Say how much memory models may take, and what a load would be told.
+
+The policy is everyday (40 % of the memory), local-focused (80 %) or a size such as custom:12.5GB. It holds \
+for all processes of this user together and from the next load on; loaded models stay.";
+
+const EXPLAIN_ABOUT: &str = "\
+Tell what a load would be told, without loading anything.
+
+MODEL is a GGUF file, the word \"embedded\", or a folder with a config.json. What cannot run here is sized, too, \
+from above. Exit code 0 means that it fits, 4 that it does not.";
+
+const SIMULATE_ABOUT: &str = "\
+Replay a trace of arrivals on a machine that does not exist.
+
+TRACE has one JSON object a line: at_ms, model, sizing, context_tokens, replicas, runs_ms, reload_ms, keep_alive_ms; \
+or it is the journal that is kept beside the policy.";
+
+const DOCTOR_ABOUT: &str = "\
+Check that this machine is in order for running models: how much memory there is and what limits it, the policy's \
+file, the other processes, the folders that are used, the last crash.
+
+Exit code 0 means that all is well, 1 that something was found.";
 
 const TOKENIZE_ABOUT: &str = "\
 Turn text into tokens.
@@ -223,6 +258,13 @@ pub(crate) struct ServeArgs {
     /// given several times
     #[arg(long, env = "TOKO_ALIAS", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) alias: Vec<String>,
+    /// How long a model stays when nobody uses it, such as 90s, 5m or 2h; -1 is until its memory is needed, 0 not at
+    /// all [default: -1]
+    #[arg(long, env = "TOKO_KEEP_ALIVE", value_name = "DURATION", value_parser = size::keep_alive, allow_negative_numbers = true)]
+    pub(crate) keep_alive: Option<KeepAlive>,
+    /// Keep the models although their memory is needed for others
+    #[arg(long, env = "TOKO_PIN", value_parser = BoolishValueParser::new())]
+    pub(crate) pin: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
@@ -285,15 +327,154 @@ impl std::fmt::Debug for AccessArgs {
 /// Arguments of `toko ps`.
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// The server's address: a host, host:port or http://host:port
-    #[arg(long, env = "TOKO_HOST", default_value = config::HOST)]
-    pub(crate) host: String,
+    /// The server's address: a host, host:port or http://host:port [default: 127.0.0.1, if a server runs there]
+    #[arg(long, visible_alias = "url", env = "TOKO_HOST")]
+    pub(crate) host: Option<String>,
     /// The server's port [default: the one in --host, or 11435]
     #[arg(long, short, env = "TOKO_PORT")]
     pub(crate) port: Option<u16>,
     /// Key to show, if the server asks for one; other users of this machine can see arguments
     #[arg(long, env = "TOKO_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `toko policy`.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    #[command(subcommand)]
+    pub(crate) command: PolicyCommand,
+}
+
+/// What is to be done about the policy.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Show the policy and what it means on this machine
+    Show(ShowPolicyArgs),
+    /// Choose a policy
+    Set(SetPolicyArgs),
+    /// Show what a policy would mean, here or on a machine of another size
+    Preview(PreviewArgs),
+    /// Tell what a load would be told, without loading anything
+    #[command(long_about = EXPLAIN_ABOUT)]
+    Explain(ExplainArgs),
+    /// Replay a trace of arrivals under another policy or on another machine
+    #[command(long_about = SIMULATE_ABOUT)]
+    Simulate(SimulateArgs),
+    /// Let the policy be raised automatically, or not
+    Concierge(ConciergeArgs),
+}
+
+/// Arguments of `toko policy show`.
+#[derive(Debug, Args)]
+pub(crate) struct ShowPolicyArgs {
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `toko policy set`.
+#[derive(Debug, Args)]
+pub(crate) struct SetPolicyArgs {
+    /// everyday, local-focused, or a size in steps of half a GB such as custom:12.5GB
+    #[arg(value_name = "POLICY")]
+    pub(crate) policy: Policy,
+    /// Only tell what would change
+    #[arg(long)]
+    pub(crate) preview: bool,
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `toko policy preview`.
+#[derive(Debug, Args)]
+pub(crate) struct PreviewArgs {
+    /// everyday, local-focused, or a size in steps of half a GB such as custom:12.5GB
+    #[arg(value_name = "POLICY")]
+    pub(crate) policy: Policy,
+    /// The machine's memory in MiB [default: this machine's]
+    #[arg(long, value_name = "N")]
+    pub(crate) total_memory_mb: Option<u64>,
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `toko policy explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Model file, "embedded", or a folder with a config.json
+    #[arg(value_name = "MODEL", env = "TOKO_MODEL")]
+    pub(crate) model: OsString,
+    /// Tokens of context of each replica [default: the model's own, at most 4096]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) ctx: Option<u64>,
+    /// Requests that can run at once
+    #[arg(long, visible_alias = "parallel", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) replicas: u64,
+    /// Element type of the KV cache
+    #[arg(long, env = "TOKO_KV_TYPE", value_name = "TYPE", default_value = config::KV_TYPE, value_parser = kv_element)]
+    pub(crate) kv_type: KvElement,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+fn kv_element(name: &str) -> Result<KvElement, String> {
+    let names = || KvElement::ALL.map(KvElement::name).join(", ");
+    KvElement::from_name(name).ok_or_else(|| format!("must be one of {}", names()))
+}
+
+/// Arguments of `toko policy simulate`.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// The machine's memory in MiB [default: this machine's]
+    #[arg(long, value_name = "N")]
+    pub(crate) total_memory_mb: Option<u64>,
+    /// What other programs take of it, in MiB
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) used_elsewhere_mb: u64,
+    /// The policy to try [default: the one that holds]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<Policy>,
+    /// Print one JSON document
+    #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `toko policy concierge`.
+#[derive(Debug, Args)]
+pub(crate) struct ConciergeArgs {
+    /// Whether it may
+    #[arg(value_name = "ON|OFF")]
+    pub(crate) wish: ConciergeWish,
+}
+
+/// Whether the policy may be raised automatically.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ConciergeWish {
+    /// It may
+    On,
+    /// It may not
+    Off,
+}
+
+/// Arguments of `toko doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     /// Print one JSON document
     #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
@@ -347,7 +528,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         Command::Run(RunArgs { model, .. })
         | Command::Serve(ServeArgs { model, .. })
         | Command::Tokenize(TokenizeArgs { model, .. }) => model.is_typed = is_typed,
-        Command::Ps(_) | Command::Show(_) => {}
+        Command::Ps(_) | Command::Policy(_) | Command::Doctor(_) | Command::Show(_) => {}
     }
     Ok(command)
 }

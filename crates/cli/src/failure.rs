@@ -25,6 +25,12 @@ pub(crate) enum Failure {
     /// There is no room for the model in memory.
     #[error("{}", .0.decision.sentence())]
     Refused(Box<Refusal>),
+    /// The command has told its answer, which is no.
+    #[error("the answer is no")]
+    Told {
+        /// How the process ends.
+        code: u8,
+    },
     /// The environment names no place for the policy.
     #[error("there is no place for the memory policy; set TOKO_HOME to a folder, or HOME")]
     NoStateRoot,
@@ -58,6 +64,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(Failure::CommandLine(error)) => u8::from(error.use_stderr()) * 2,
         Some(Failure::ModelNotFound { .. }) => 3,
         Some(Failure::Refused(_)) => 4,
+        Some(Failure::Told { code }) => *code,
         Some(Failure::Unreachable { .. }) => 5,
         Some(Failure::Interrupted) => 130,
         Some(Failure::Terminated) => 143,

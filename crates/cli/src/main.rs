@@ -41,6 +41,8 @@ fn run(output: Output) -> anyhow::Result<()> {
         Command::Run(args) => commands::run::run(args, output),
         Command::Serve(args) => commands::serve::serve(&args),
         Command::Ps(args) => commands::ps::ps(&args, output),
+        Command::Policy(args) => commands::policy::policy(&args.command, output),
+        Command::Doctor(args) => commands::doctor::doctor(&args, output),
         Command::Show(args) => commands::show::show(&args, output),
         Command::Tokenize(args) => commands::tokenize::tokenize(&args, output),
     }

@@ -65,7 +65,7 @@ pub(crate) fn note(text: &str) {
 /// Tells the user why the command failed; an end that is no failure is told as what it is.
 pub(crate) fn report_error(error: &anyhow::Error) {
     match error.downcast_ref::<Failure>() {
-        Some(Failure::OutputClosed) => {}
+        Some(Failure::OutputClosed | Failure::Told { .. }) => {}
         Some(Failure::CommandLine(error)) if !error.use_stderr() => {
             // Help that was asked for; there is nobody to tell if it cannot be written.
             drop(write(&error.render().to_string()));

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use toko_admission::decision::{Change, Decision, Fix};
+use toko_admission::decision::{Change, Decision, Fix, Holder};
 use toko_admission::sizing::Term;
 use toko_admission::units::Bytes;
 use toko_engine::Error as EngineError;
@@ -36,7 +36,7 @@ pub(crate) fn with_command(
 impl Refusal {
     /// Returns the lines below the sentence.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let mut lines = table(&self.decision);
+        let mut lines = table(&self.decision, &self.decision.need.terms);
         lines.extend(fixes(&self.decision, Some(&self.command)));
         lines.push("--force loads it all the same.".to_owned());
         lines
@@ -44,13 +44,13 @@ impl Refusal {
 }
 
 /// Returns what is needed, what there is, and who holds it.
-pub(crate) fn table(decision: &Decision) -> Vec<String> {
+pub(crate) fn table(decision: &Decision, terms: &[Term]) -> Vec<String> {
     let Decision { need, have, holders, .. } = decision;
     let mut lines = Vec::new();
     if need.evidence.is_some() {
         lines.push(row("needed", need.total_bytes, ""));
-        lines.extend(need.terms.iter().map(term));
     }
+    lines.extend(terms.iter().map(term));
     lines.push(row("ceiling", have.ceiling_bytes, &have.ceiling_by));
     lines.push(row("in use by models", have.resident_bytes + have.reserved_bytes, ""));
     match have.available_bytes {
@@ -61,17 +61,16 @@ pub(crate) fn table(decision: &Decision) -> Vec<String> {
         lines.push(row("  promised of it", have.unseen_bytes, ""));
     }
     lines.push(row("stays free", have.emergency_reserve_bytes, ""));
-    for holder in holders {
-        let mut about = format!("{}, {}", holder.process, holder.state);
-        if let Some(idle) = holder.idle_seconds {
-            about.push_str(&format!(", idle for {}", seconds(idle)));
-        }
-        if holder.is_pinned {
-            about.push_str(", pinned");
-        }
-        lines.push(row(&format!("held by {}", holder.model), holder.bytes, &about));
-    }
+    lines.extend(holders.iter().map(holder_line));
     lines
+}
+
+/// Returns a line about somebody who holds memory.
+pub(crate) fn holder_line(holder: &Holder) -> String {
+    let mut about = vec![holder.process.clone(), holder.state.clone()];
+    about.extend(holder.idle_seconds.map(|idle| format!("unused for {}", seconds(idle))));
+    about.extend(holder.is_pinned.then(|| "pinned".to_owned()));
+    row(&format!("held by {}", holder.model), holder.bytes, &about.join(", "))
 }
 
 /// Returns what would help, each as a command where `command` can be changed into one.

@@ -21,7 +21,7 @@ use toko_engine::{
     Applicant, Engine, Error as EngineError, Event, Options, Params, Prompt, Summary,
 };
 
-use toko_admission::steward::Steward;
+use toko_admission::{eviction::Candidate, steward::Steward};
 
 use crate::{failure::Failure, model_source::ModelSource};
 
@@ -62,7 +62,7 @@ impl Session {
         listen_for_interrupts(sender.clone())?;
         let (loaded, source) = (sender.clone(), source.clone());
         thread::Builder::new().name("load".to_owned()).spawn(move || {
-            let engine = load_engine(&source, &options, &door);
+            let engine = load_engine(&source, &options, &door, &[]);
             // A receiver that has gone means that the user has: the model is dropped here.
             drop(loaded.send(Happening::Loaded(engine)));
         })?;
@@ -145,16 +145,17 @@ pub(crate) struct Door {
     pub(crate) is_forced: bool,
 }
 
-/// Opens and loads a model in the calling thread.
+/// Opens and loads a model in the calling thread; `idle` are the models of this process that could go for it.
 pub(crate) fn load_engine(
     source: &ModelSource,
     options: &Options,
     door: &Door,
+    idle: &[Candidate],
 ) -> anyhow::Result<Engine> {
     let file = source.open()?;
     let name = source.short_name();
-    let applicant =
-        Applicant { is_forced: door.is_forced, ..Applicant::new(door.steward.admission(), &name) };
+    let admission = door.steward.admission();
+    let applicant = Applicant { admission, model: &name, idle, is_forced: door.is_forced };
     match Engine::load(&file, options, &applicant) {
         // A refusal names the model itself.
         Err(refused @ EngineError::Refused(_)) => Err(refused.into()),

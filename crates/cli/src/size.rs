@@ -1,4 +1,6 @@
-//! Sizes as people type them.
+//! Sizes and durations as people type them.
+
+use std::time::Duration;
 
 use toko_admission::units::Bytes;
 
@@ -28,11 +30,40 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     u64::try_from(bytes).map(Bytes::new).map_err(|_| "is more than any machine has".to_owned())
 }
 
+/// Reads how long an idle model stays: seconds, or `5m`, `1.5h`; `-1` is for good.
+pub(crate) fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    let expected =
+        || "must be a duration such as 90s, 5m or 2h, 0 for not at all, or -1 for good".to_owned();
+    let text = text.trim();
+    if text == "-1" {
+        return Ok(KeepAlive(None));
+    }
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit_seconds = match unit.trim() {
+        "" | "s" => 1.0,
+        "ms" => 0.001,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(expected()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| expected())? * unit_seconds;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| expected())?;
+    Ok(KeepAlive(Some(duration)))
+}
+
+/// How long an idle model stays; none is for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeepAlive(pub(crate) Option<Duration>);
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use toko_admission::units::Bytes;
 
-    use super::bytes;
+    use super::{KeepAlive, bytes, keep_alive};
 
     #[test]
     fn sizes_have_binary_units() {
@@ -57,5 +88,18 @@ mod tests {
         }
         assert!(bytes("16777216T").unwrap_err().contains("more than any machine"));
         assert!(bytes("18446744073709551616B").unwrap_err().contains("more than any machine"));
+    }
+
+    #[test]
+    fn a_model_stays_for_a_time_or_for_good() {
+        let seconds = |seconds| Ok(KeepAlive(Some(Duration::from_secs(seconds))));
+        assert_eq!(keep_alive("0"), seconds(0));
+        assert_eq!(keep_alive("90"), seconds(90));
+        assert_eq!(keep_alive("1.5h"), seconds(5400));
+        assert_eq!(keep_alive(" 5m "), seconds(300));
+        assert_eq!(keep_alive("-1"), Ok(KeepAlive(None)));
+        for text in ["", "m", "-2", "5 weeks", "1e400", "99999999999999999999d"] {
+            assert!(keep_alive(text).is_err(), "{text}");
+        }
     }
 }

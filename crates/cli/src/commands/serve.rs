@@ -14,8 +14,8 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
-use toko_engine::{Engine, Options};
-use toko_server::{Access, ApiKey, Defaults, Limits, ServedModel, State};
+use toko_engine::{Engine, Error as EngineError, Options, Plan};
+use toko_server::{Access, ApiKey, Defaults, Limits, LoadError, ServedModel, State};
 
 use crate::{
     access,
@@ -26,6 +26,7 @@ use crate::{
     model_source::{ModelSource, model_and_text},
     output::note,
     session::{Door, load_engine},
+    size::KeepAlive,
 };
 
 /// Serves until it is told to stop.
@@ -138,7 +139,7 @@ pub(crate) fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u1
 
 async fn load(args: &ServeArgs, source: &ModelSource, door: &Door) -> anyhow::Result<Engine> {
     let (source, options, door) = (source.clone(), served_options(args), door.clone());
-    tokio::task::spawn_blocking(move || load_engine(&source, &options, &door)).await?
+    tokio::task::spawn_blocking(move || load_engine(&source, &options, &door, &[])).await?
 }
 
 fn served_options(args: &ServeArgs) -> Options {
@@ -157,20 +158,40 @@ fn served(
     loaded: Option<Engine>,
     door: &Door,
 ) -> ServedModel {
-    let door = door.clone();
     let (options, from, loaded) = (served_options(args), source.clone(), Mutex::new(loaded));
+    let (steward, from_too, options_too) =
+        (Arc::clone(&door.steward), source.clone(), options.clone());
+    let door = door.clone();
     ServedModel {
         id: source.short_name(),
         aliases: Vec::new(),
         created: SystemTime::now(),
         defaults: Defaults { sampling: config::sampling(source), max_tokens: None },
-        load: Box::new(move || {
+        keep_alive: args.keep_alive.and_then(|KeepAlive(time)| time),
+        is_pinned: args.pin,
+        load: Box::new(move |idle| {
             let loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let engine = loaded.map_or_else(|| load_engine(&from, &options, &door), Ok);
-            // The whole chain of reasons, as the command line would tell it.
-            let engine = engine.map_err(|error| format!("{error:#}"))?;
-            Ok(Arc::new(engine))
+            let engine = loaded.map_or_else(|| load_engine(&from, &options, &door, idle), Ok);
+            Ok(Arc::new(engine.map_err(load_error)?))
         }),
+        explain: Box::new(move |proposal, idle| {
+            let options = Options {
+                context_tokens: proposal.context_tokens.or(options_too.context_tokens),
+                replicas: proposal.replicas.or(options_too.replicas),
+                ..options_too.clone()
+            };
+            let file = from_too.open()?;
+            let plan = Plan::new(&file, &options, &from_too.short_name())?;
+            Ok(steward.explain(plan.load(), idle))
+        }),
+    }
+}
+
+/// Tells a refusal from every other reason, of which the whole chain is kept as the command line would tell it.
+fn load_error(error: anyhow::Error) -> LoadError {
+    match error.downcast_ref() {
+        Some(EngineError::Refused(decision)) => LoadError::Refused(decision.clone()),
+        _ => LoadError::Failed(format!("{error:#}").into()),
     }
 }
 
@@ -195,6 +216,7 @@ fn state(
             cut_grace: config::CUT_GRACE,
         },
         access: Access { origins: args.access.cors_origins.clone(), hosts: Vec::new(), keys },
+        steward: Arc::clone(&door.steward),
     }
 }
 
