@@ -27,7 +27,7 @@ const THREAD: Bytes = Bytes::new(96 << 10);
 const OTHER_THREADS: u64 = 4;
 
 /// What one request takes beside its tokens: its connection, its stop rules, its walk through a grammar.
-const REQUEST: Bytes = Bytes::new(256 << 10);
+const REQUEST: Bytes = Bytes::new(128 << 10);
 
 /// A page's tokens as numbers and as text on their way from client to cache, and where the page is listed.
 const PAGE_RECORDS: Bytes = Bytes::new(4 << 10);
@@ -92,15 +92,16 @@ fn fixed(
     let threads = options.threads.unwrap_or_else(default_threads).max(1) as u64;
     let chunk = CHUNK_TOKENS as u64;
     let scored = SCORED_TOKENS as u64;
+    let vocabulary = tables::Vocabulary::read(file)?;
     let kept = pages_beyond_contexts(options, asked(config, options));
     Ok(vec![
         term(Kind::Tokenizer, tables::header(file), "the file's header, mapped"),
         term(
             Kind::Tokenizer,
-            tables::tokenizer(file)?,
+            vocabulary.tokenizer(),
             "tokens, merges and chat template while they are built",
         ),
-        term(Kind::Tokenizer, tables::grammars(file)?, "the vocabulary as grammars search it"),
+        term(Kind::Tokenizer, vocabulary.grammars(), "the vocabulary as grammars search it"),
         term(
             Kind::Runtime,
             CODE + THREAD * threads.saturating_add(OTHER_THREADS),

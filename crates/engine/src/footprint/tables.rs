@@ -5,6 +5,7 @@
 
 use toko_admission::units::Bytes;
 use toko_gguf::Gguf;
+use toko_gguf::value::Value;
 
 use crate::Error;
 
@@ -36,15 +37,21 @@ const TREES: u64 = 15;
 const LARGE_TREES: u64 = 6;
 
 /// Compiled grammars that are kept, and the machinery around them.
-const GRAMMARS: u64 = 1 << 20;
+const GRAMMARS: u64 = 768 << 10;
 
-/// What the texts of an array come to.
-#[derive(Clone, Copy, Default)]
-struct Texts {
-    count: u64,
-    bytes: u64,
-    /// With each text in a piece of heap of its own.
+/// The lengths that a vocabulary's tables follow from.
+pub(super) struct Vocabulary {
+    tokens: u64,
+    /// Bytes of all tokens' texts.
+    text_bytes: u64,
+    /// The same with each text in a piece of heap of its own.
     heap_bytes: u64,
+    /// Bytes that all tokens stand for.
+    token_bytes: u64,
+    /// Different beginnings of what the tokens stand for.
+    beginnings: u64,
+    merges: u64,
+    template_bytes: u64,
 }
 
 /// Returns the bytes before the tensors of all files, which reading the header maps.
@@ -59,61 +66,75 @@ pub(super) fn header(file: &Gguf) -> Bytes {
     starts.into_iter().filter(|&start| start < u64::MAX).map(Bytes::new).sum()
 }
 
-/// Returns the most that the tokenizer and the chat template take, which is while they are built.
-pub(super) fn tokenizer(file: &Gguf) -> Result<Bytes, Error> {
-    let tokens = texts(file, "tokenizer.ggml.tokens")?;
-    let merges = texts(file, "tokenizer.ggml.merges")?;
-    let template = file.metadata().optional_str("tokenizer.chat_template")?.unwrap_or_default();
-    let parts = [
-        // Texts and bytes on end with where they begin, and what kind each is.
-        tokens.bytes.saturating_mul(2),
-        tokens.count.saturating_mul(8 + 8 + 1),
-        // From text to id and back.
-        table(tokens.count, ID_ENTRY).saturating_mul(2),
-        tokens.heap_bytes.saturating_mul(2),
-        table(merges.count, MERGE_ENTRY),
-        // Both sides of each merge while the table is filled.
-        merges.count.saturating_mul(2 * (24 + 32)),
-        RULES,
-        (template.len() as u64).saturating_mul(TEMPLATE_FACTOR),
-    ];
-    Ok(parts.into_iter().map(Bytes::new).sum())
+impl Vocabulary {
+    /// Reads the lengths in a file's header.
+    pub(super) fn read(file: &Gguf) -> Result<Self, Error> {
+        let metadata = file.metadata();
+        let mut texts = metadata.string_array("tokenizer.ggml.tokens")?;
+        let template = metadata.optional_str("tokenizer.chat_template")?.unwrap_or_default();
+        let merges = match metadata.get("tokenizer.ggml.merges") {
+            Some(Value::Array(merges)) => merges.len(),
+            _ => 0,
+        };
+        // Each letter of a byte-level text stands for a byte.
+        let is_byte_level = metadata.str("tokenizer.ggml.model")? == "gpt2";
+        let text_bytes: u64 = texts.iter().map(|text| text.len() as u64).sum();
+        let heap_bytes = texts.iter().map(|text| piece(text.len() as u64)).sum();
+        // Equal beginnings lie side by side then.
+        texts.sort_unstable();
+        let (token_bytes, beginnings) = if is_byte_level {
+            lengths(&texts, |text| text.chars())
+        } else {
+            lengths(&texts, |text| text.bytes())
+        };
+        let (tokens, template_bytes) = (texts.len() as u64, template.len() as u64);
+        Ok(Self { tokens, text_bytes, heap_bytes, token_bytes, beginnings, merges, template_bytes })
+    }
+
+    /// Returns the most that the tokenizer and the chat template take, which is while they are built.
+    pub(super) fn tokenizer(&self) -> Bytes {
+        let parts = [
+            // Texts and bytes on end with where they begin, and what kind each is.
+            self.text_bytes.saturating_mul(2),
+            self.tokens.saturating_mul(8 + 8 + 1),
+            // From text to id and back.
+            table(self.tokens, ID_ENTRY).saturating_mul(2),
+            self.heap_bytes.saturating_mul(2),
+            table(self.merges, MERGE_ENTRY),
+            // Both sides of each merge while the table is filled.
+            self.merges.saturating_mul(2 * (24 + 32)),
+            RULES,
+            self.template_bytes.saturating_mul(TEMPLATE_FACTOR),
+        ];
+        parts.into_iter().map(Bytes::new).sum()
+    }
+
+    /// Returns what the vocabulary takes as grammars search it, the building included.
+    pub(super) fn grammars(&self) -> Bytes {
+        let parts = [
+            self.tokens.saturating_mul(TREE_TOKEN * TREES),
+            self.beginnings.saturating_mul(TREE_NODE * LARGE_TREES + BUILT_NODE),
+            self.token_bytes.saturating_mul(LARGE_TREES),
+            GRAMMARS,
+        ];
+        parts.into_iter().map(Bytes::new).sum()
+    }
 }
 
-/// Returns what the vocabulary takes as grammars search it, the building included.
-pub(super) fn grammars(file: &Gguf) -> Result<Bytes, Error> {
-    let tokens = texts(file, "tokenizer.ggml.tokens")?;
-    let nodes = beginnings(file)?;
-    let parts = [
-        tokens.count.saturating_mul(TREE_TOKEN * TREES),
-        nodes.saturating_mul(TREE_NODE * LARGE_TREES + BUILT_NODE),
-        tokens.bytes.saturating_mul(LARGE_TREES),
-        GRAMMARS,
-    ];
-    Ok(parts.into_iter().map(Bytes::new).sum())
-}
-
-fn texts(file: &Gguf, key: &str) -> Result<Texts, Error> {
-    let texts = file.metadata().optional_string_array(key)?.unwrap_or_default();
-    Ok(texts.iter().fold(Texts::default(), |sum, text| Texts {
-        count: sum.count + 1,
-        bytes: sum.bytes.saturating_add(text.len() as u64),
-        heap_bytes: sum.heap_bytes.saturating_add(piece(text.len() as u64)),
-    }))
-}
-
-/// Counts the different beginnings of tokens, which are the nodes of their tree.
-fn beginnings(file: &Gguf) -> Result<u64, Error> {
-    let mut tokens =
-        file.metadata().optional_string_array("tokenizer.ggml.tokens")?.unwrap_or_default();
-    tokens.sort_unstable();
-    let mut last = "";
-    let new = tokens.iter().map(|token| {
-        let known = token.chars().zip(last.chars()).take_while(|(new, old)| new == old).count();
-        last = token;
-        (token.chars().count() - known) as u64
-    });
-    Ok(new.sum())
+/// Returns how many letters sorted texts have, and how many different beginnings.
+fn lengths<'a, L: Iterator<Item: PartialEq>>(
+    texts: &[&'a str],
+    letters: impl Fn(&'a str) -> L,
+) -> (u64, u64) {
+    let (mut all, mut new, mut last) = (0, 0, "");
+    for &text in texts {
+        let shared = letters(text).zip(letters(last)).take_while(|(a, b)| a == b).count() as u64;
+        let length = letters(text).count() as u64;
+        all += length;
+        new += length - shared;
+        last = text;
+    }
+    (all, new)
 }
 
 /// Returns what an allocation takes of the heap.

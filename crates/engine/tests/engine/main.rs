@@ -4,6 +4,7 @@ mod answers;
 mod constraint;
 mod embedding;
 mod ending;
+mod footprint;
 mod harness;
 mod hosting;
 mod logprobs;
