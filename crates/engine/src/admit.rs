@@ -6,7 +6,8 @@ use toko_admission::decision::{Change, Decision, Load, Variant};
 use toko_admission::eviction::Candidate;
 use toko_admission::handles::{Admission, Admitted, Loading, Resident};
 use toko_admission::ledger::{Home, ModelId, Pool, ScopeId};
-use toko_admission::sizing::Kind;
+use toko_admission::sizing::{Kind, Term};
+use toko_admission::units::Bytes;
 use toko_gguf::Gguf;
 use toko_model::{Config, KvType};
 
@@ -115,14 +116,19 @@ impl Plan {
     }
 }
 
-/// Notes that a model can be used. What it has allocated by now is seen by whoever reads how much memory is free; what
-/// is mapped never is, and the pages of the KV cache are not there yet.
+/// Notes that a model can be used.
 pub(crate) fn publish(loading: Loading, decision: &Decision) -> Resident {
     let resident = loading.publish(decision.need.weights_bytes);
-    let there = |kind: Kind| matches!(kind, Kind::Tokenizer | Kind::Runtime);
-    let terms = decision.need.terms.iter().filter(|term| there(term.kind));
-    resident.observe(terms.map(|term| term.bytes).sum());
+    observe(&resident, decision, Bytes::ZERO);
     resident
+}
+
+/// Notes what whoever reads how much memory is free sees of a model by now: what was allocated for good, and the pages
+/// of the KV cache that are there. What is mapped is never seen.
+pub(crate) fn observe(resident: &Resident, decision: &Decision, kv: Bytes) {
+    let is_there = |term: &&Term| matches!(term.kind, Kind::Tokenizer | Kind::Runtime);
+    let there: Bytes = decision.need.terms.iter().filter(is_there).map(|term| term.bytes).sum();
+    resident.observe(there + kv);
 }
 
 /// Returns the model with smaller keys and values, where there are smaller ones than asked for.

@@ -1,5 +1,6 @@
 //! From a GGUF file to a running engine, and the handle through which it is used.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use toko_admission::decision::Decision;
 use toko_admission::handles::{Loading, Resident};
+use toko_admission::units::Bytes;
 use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorInfo;
 use toko_kernels::isa::Tier;
@@ -99,8 +101,15 @@ struct Shared {
     messages: Sender<Message>,
     worker: Option<JoinHandle<()>>,
     decision: Decision,
+    kv: KvUse,
     /// What is charged for all of the above; given back after it.
-    _resident: Resident,
+    resident: Resident,
+}
+
+/// What the KV cache takes at this moment.
+struct KvUse {
+    pages: Arc<AtomicUsize>,
+    page_bytes: u64,
 }
 
 impl Engine {
@@ -146,6 +155,10 @@ impl Engine {
             prefix_cache_tokens: options.prefix_cache_tokens.unwrap_or(info.context_tokens),
         };
         let worker = Worker::new(Arc::clone(&model), Arc::clone(&tokenizer), &capacity);
+        let kv = KvUse {
+            pages: Arc::clone(worker.kv_pages()),
+            page_bytes: options.kv_type.page_bytes(model.config()).unwrap_or(u64::MAX),
+        };
         let (messages, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name("toko-engine".to_owned())
@@ -166,8 +179,9 @@ impl Engine {
             queue_timeout: options.queue_timeout,
             messages,
             worker: Some(thread),
-            _resident: admit::publish(loading, &decision),
+            resident: admit::publish(loading, &decision),
             decision,
+            kv,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -175,6 +189,27 @@ impl Engine {
     /// Returns what was loaded.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// Returns what the keys and values of running and kept prompts take at this moment.
+    pub fn kv_bytes(&self) -> Bytes {
+        let KvUse { pages, page_bytes } = &self.shared.kv;
+        Bytes::new(*page_bytes) * pages.load(Ordering::Relaxed) as u64
+    }
+
+    /// Lets the ledger know how much of what is charged the system's readings leave out by now.
+    pub fn observe(&self) {
+        admit::observe(&self.shared.resident, &self.shared.decision, self.kv_bytes());
+    }
+
+    /// Gives up what is kept of earlier prompts; returns when that memory is free.
+    pub fn shed(&self) {
+        let (done, is_done) = channel();
+        if self.shared.messages.send(Message::Shed(done)).is_ok() {
+            // A worker that has ended has nothing left to give up.
+            let (Ok(()) | Err(_)) = is_done.recv();
+        }
+        self.observe();
     }
 
     /// Returns on what grounds it was loaded.

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Instant;
 
 use toko_model::{KvCache, KvType, Model, PAGE_TOKENS, PageTable, Rows, Scratch, Slot};
@@ -64,6 +65,8 @@ impl Job {
 pub(crate) enum Message {
     /// Run a request, for which there is always room.
     Start(Box<Job>),
+    /// Give up what is kept of earlier prompts, then tell that it is done.
+    Shed(Sender<()>),
     /// End what is running, then yourself.
     End,
 }
@@ -95,6 +98,8 @@ pub(crate) struct Worker {
     /// Whether vectors were computed in the last pass.
     has_embedded: bool,
     pace: Pace,
+    /// Pages of the KV cache that are there, for whoever looks.
+    kv_pages: Arc<AtomicUsize>,
 }
 
 /// A request that is being computed.
@@ -153,7 +158,13 @@ impl Worker {
             embedding: VecDeque::with_capacity(sequences),
             has_embedded: false,
             pace: Pace::fastest(),
+            kv_pages: Arc::default(),
         }
+    }
+
+    /// Returns where the worker tells how many pages its KV cache has.
+    pub(crate) fn kv_pages(&self) -> &Arc<AtomicUsize> {
+        &self.kv_pages
     }
 
     /// Serves until it is told to end, then ends what is running.
@@ -164,6 +175,7 @@ impl Worker {
                 let began = Instant::now();
                 let prompt_tokens = self.guarded_step();
                 self.pace.learn(prompt_tokens, began.elapsed());
+                self.kv_pages.store(self.kv.pages_in_use(), Ordering::Relaxed);
             }
         }
         self.fail_all(|| Error::Closed);
@@ -204,6 +216,12 @@ impl Worker {
             };
             match message {
                 Message::Start(job) => self.start(*job),
+                Message::Shed(done) => {
+                    self.prefix.clear(&mut self.kv);
+                    self.kv_pages.store(self.kv.pages_in_use(), Ordering::Relaxed);
+                    // Whoever asked may have left.
+                    let (Ok(()) | Err(_)) = done.send(());
+                }
                 Message::End => return ControlFlow::Break(()),
             }
         }

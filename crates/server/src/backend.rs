@@ -32,6 +32,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the memory that it holds, its weights included.
     fn held(&self) -> Bytes;
 
+    /// Returns what the keys and values of running and kept prompts take at this moment.
+    fn kv_bytes(&self) -> Bytes;
+
+    /// Lets the ledger know how much of its memory readings of free memory leave out by now.
+    fn observe(&self);
+
+    /// Gives up what is kept of earlier prompts; blocks until that memory is free.
+    fn shed(&self);
+
     /// Returns how many replicas and requests there are at this moment.
     fn occupancy(&self) -> Occupancy;
 
@@ -87,6 +96,18 @@ impl Backend for Engine {
 
     fn held(&self) -> Bytes {
         self.decision().need.total_bytes
+    }
+
+    fn kv_bytes(&self) -> Bytes {
+        self.kv_bytes()
+    }
+
+    fn observe(&self) {
+        self.observe();
+    }
+
+    fn shed(&self) {
+        self.shed();
     }
 
     fn occupancy(&self) -> Occupancy {
@@ -206,6 +227,18 @@ impl Backend for Metered {
 
     fn held(&self) -> Bytes {
         self.inner.held()
+    }
+
+    fn kv_bytes(&self) -> Bytes {
+        self.inner.kv_bytes()
+    }
+
+    fn observe(&self) {
+        self.inner.observe();
+    }
+
+    fn shed(&self) {
+        self.inner.shed();
     }
 
     fn occupancy(&self) -> Occupancy {
@@ -337,6 +370,14 @@ mod tests {
         fn held(&self) -> Bytes {
             Bytes::ZERO
         }
+
+        fn kv_bytes(&self) -> Bytes {
+            Bytes::ZERO
+        }
+
+        fn observe(&self) {}
+
+        fn shed(&self) {}
 
         fn occupancy(&self) -> Occupancy {
             unreachable!("nobody asks who is there")

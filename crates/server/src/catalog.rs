@@ -4,8 +4,9 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use toko_admission::decision::Decision;
 use toko_admission::eviction::Candidate;
-use toko_admission::ledger::ModelId;
+use toko_admission::ledger::{ModelId, Verdict};
 use toko_engine::{Host, Loaded, Residence};
 
 use crate::Backend;
@@ -80,6 +81,13 @@ impl Catalog {
         self.entries.iter().filter_map(|entry| entry.candidate()).collect()
     }
 
+    /// Lets all models give up what they keep of earlier prompts.
+    fn shed(&self) {
+        for backend in self.entries.iter().filter_map(|entry| entry.loaded()) {
+            backend.shed();
+        }
+    }
+
     /// Takes away whoever was idle for longer than it is kept.
     pub(crate) fn expire(&self, metrics: &Metrics) {
         for entry in &self.entries {
@@ -107,29 +115,31 @@ impl Model {
     /// Returns a model for use; loads it, for as long as that takes, if it is not there. Idle models go if there is no
     /// room for it otherwise, one after the other until there is.
     pub(crate) fn of(entry: &Arc<Entry>, shared: &Shared) -> Result<Arc<Self>, ApiError> {
-        let mut refusals = 0;
+        let mut attempts = 0..=shared.catalog.entries.len();
+        let mut has_shed = false;
         loop {
-            match entry.load(shared) {
+            let error = match entry.load(shared) {
                 Ok(loaded) => {
                     shared.steward.admission().used(&ModelId::new(&*entry.id), entry.is_pinned);
                     let entry = Arc::clone(entry);
                     return Ok(Arc::new(Self { entry, backend: InUse(loaded) }));
                 }
-                Err(error) => {
-                    refusals += 1;
-                    let is_worth_trying = refusals <= shared.catalog.entries.len();
-                    if !(is_worth_trying && make_room(shared, &error)) {
-                        return Err(error);
-                    }
-                }
+                Err(error) => error,
+            };
+            let ApiError::Refused { decision, .. } = &error else { return Err(error) };
+            // What is kept of earlier prompts is worth less than a model.
+            if decision.reason == Verdict::InsufficientLiveMemory && !has_shed {
+                has_shed = true;
+                shared.catalog.shed();
+            } else if attempts.next().is_none() || !make_room(shared, decision) {
+                return Err(error);
             }
         }
     }
 }
 
 /// Lets the first model go that a refusal proposes to unload; says whether one has gone.
-fn make_room(shared: &Shared, error: &ApiError) -> bool {
-    let ApiError::Refused { decision, .. } = error else { return false };
+fn make_room(shared: &Shared, decision: &Decision) -> bool {
     let going = decision.unloads().iter().find_map(|model| {
         let entry = shared.catalog.entries.iter().find(|entry| entry.id == model.as_str())?;
         entry.evict().then_some(entry)
@@ -201,7 +211,9 @@ impl Entry {
 
     fn candidate(&self) -> Option<Candidate> {
         let idle = self.idle();
-        let frees = self.host.loaded()?.held();
+        let backend = self.host.loaded()?;
+        backend.observe();
+        let frees = backend.held();
         let reload_ms = u64::try_from(self.usage().last_load.as_millis()).unwrap_or(u64::MAX);
         Some(Candidate {
             model: ModelId::new(&*self.id),

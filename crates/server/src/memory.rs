@@ -79,6 +79,7 @@ pub(crate) async fn memory(State(shared): State<Arc<Shared>>) -> Result<Json<Val
                 "id": entry.id,
                 "state": admin::state(entry),
                 "bytes": entry.loaded().map(|backend| backend.held()),
+                "kv_bytes": entry.loaded().map(|backend| backend.kv_bytes()),
                 "idle_seconds": entry.idle().map(|idle| idle.as_secs()),
                 "keep_alive_seconds": entry.keep_alive().map(|keep| keep.as_secs()),
                 "is_pinned": entry.is_pinned,

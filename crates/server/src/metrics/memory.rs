@@ -25,8 +25,8 @@ pub(crate) struct MemoryMetrics {
 impl MemoryMetrics {
     pub(super) fn new(all: &mut Registry) -> Self {
         let bytes = "Memory of this machine by kind: total, available, limit (what models may take), emergency_reserve, \
-                     charged (to models of all processes), unseen (charged, and still counted as available), free (what \
-                     could be admitted)";
+                     charged (to models of all processes), unseen (charged, and still counted as available), kv (keys and \
+                     values of this process), free (what could be admitted)";
         Self {
             bytes: add(all, "memory_bytes", bytes, Family::default()),
             admissions: add(
@@ -75,6 +75,8 @@ impl MemoryMetrics {
     /// Takes down where the memory is at this moment.
     pub(super) fn observe(&self, catalog: &Catalog, steward: &Steward) {
         let memory: Memory = steward.memory(&catalog.candidates());
+        let loaded = catalog.entries().iter().filter_map(|entry| entry.loaded());
+        let kv: Bytes = loaded.map(|backend| backend.kv_bytes()).sum();
         let kinds = [
             ("total", memory.total_bytes),
             ("available", memory.available_bytes),
@@ -82,6 +84,7 @@ impl MemoryMetrics {
             ("emergency_reserve", Some(memory.emergency_reserve_bytes)),
             ("charged", Some(memory.charged_bytes)),
             ("unseen", Some(memory.unseen_bytes)),
+            ("kv", Some(kv)),
             ("free", Some(memory.room_bytes)),
         ];
         for (kind, bytes) in kinds {

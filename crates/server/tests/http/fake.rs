@@ -40,6 +40,8 @@ pub(crate) struct Fake {
     capacity: usize,
     gap_marks: Option<[u32; 3]>,
     held: Bytes,
+    /// What is kept of earlier prompts.
+    kept: Arc<Mutex<Bytes>>,
     /// Requests that run beside those of `occupancy`.
     running: Arc<AtomicUsize>,
     /// Given back when the engine is dropped.
@@ -72,6 +74,7 @@ impl Fake {
             capacity: usize::MAX,
             gap_marks: None,
             held: Bytes::ZERO,
+            kept: Arc::default(),
             running: Arc::default(),
             _resident: None,
         }
@@ -80,6 +83,11 @@ impl Fake {
     /// Runs as many requests as a test counts.
     pub(crate) fn running(self, running: &Arc<AtomicUsize>) -> Self {
         Self { running: Arc::clone(running), ..self }
+    }
+
+    /// Keeps something of earlier prompts until it is to give that up.
+    pub(crate) fn keeping(self, kept: &Arc<Mutex<Bytes>>) -> Self {
+        Self { kept: Arc::clone(kept), ..self }
     }
 
     /// Takes memory that a table knows of.
@@ -196,6 +204,16 @@ impl Backend for Fake {
 
     fn held(&self) -> Bytes {
         self.held
+    }
+
+    fn kv_bytes(&self) -> Bytes {
+        *self.kept.lock().unwrap()
+    }
+
+    fn observe(&self) {}
+
+    fn shed(&self) {
+        *self.kept.lock().unwrap() = Bytes::ZERO;
     }
 
     fn occupancy(&self) -> Occupancy {

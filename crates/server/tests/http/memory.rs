@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use toko_admission::decision::{Decision, Load};
 use toko_admission::eviction::Candidate;
 use toko_admission::handles::{Admission, Admitted};
-use toko_admission::ledger::{Env, ModelId, Outside, ScopeId};
+use toko_admission::ledger::{Env, ModelId, Outside, ScopeId, Verdict};
 use toko_admission::sizing::{Kind, Term};
 use toko_admission::surroundings::Fixed;
 use toko_admission::units::Bytes;
@@ -312,4 +312,30 @@ async fn the_policy_is_shown_and_set() {
     let refused = set(json!("custom:12.3GB")).await;
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("policy")));
     assert_eq!(get(server.address, "/admin/v1/policy").await.json()["policy"], "custom:12.5GB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_prompts_go_before_a_model_does() {
+    let kept = Arc::new(Mutex::new(Bytes::from_mib(64)));
+    let (admission, has_room) = (admission(), Arc::clone(&kept));
+    let keeper = (admission.clone(), Arc::clone(&kept));
+    let mut first = model(&admission, "a", 100);
+    first.load = Box::new(move |idle| {
+        let (admission, kept) = &keeper;
+        load(admission, &wanted("a", 100), idle, Fake::saying(&["Hi"]).keeping(kept))
+    });
+    let mut second = model(&admission, "b", 100);
+    second.load = Box::new(move |idle| {
+        if *has_room.lock().unwrap() > Bytes::ZERO {
+            let mut refusal =
+                admission.inspect(|ledger, env| Decision::of(&wanted("b", 100), ledger, env, idle));
+            refusal.reason = Verdict::InsufficientLiveMemory;
+            return Err(LoadError::Refused(Box::new(refusal)));
+        }
+        load(&admission, &wanted("b", 100), idle, Fake::saying(&["Hi"]))
+    });
+    let server = serving(&Admission::unlimited(), vec![first, second]).await;
+    assert_eq!(chat(server.address, &to("b")).await.status, 200);
+    assert_eq!(states(&server).await, ["ready", "ready"]);
+    assert_eq!(*kept.lock().unwrap(), Bytes::ZERO);
 }
