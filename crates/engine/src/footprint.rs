@@ -101,7 +101,7 @@ fn fixed(
             vocabulary.tokenizer(),
             "tokens, merges and chat template while they are built",
         ),
-        term(Kind::Tokenizer, vocabulary.grammars(), "the vocabulary as grammars search it"),
+        term(Kind::Scratch, vocabulary.grammars(), "the vocabulary as grammars search it"),
         term(
             Kind::Runtime,
             CODE + THREAD * threads.saturating_add(OTHER_THREADS),

@@ -90,8 +90,9 @@ fn the_heap_never_holds_more_than_was_said_and_not_much_less() {
     let said = said_bytes(&file);
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
-    let engine = Engine::load(&file, &OPTIONS, &Applicant::new(&Admission::unlimited(), "test"))
-        .expect("it loads");
+    let admission = Admission::unlimited();
+    let applicant = Applicant::new(&admission, "test");
+    let engine = Engine::load(&file, &OPTIONS, &applicant).expect("it loads");
     let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     ask(&engine, vec![vec![9; 4]], &params(Some(Form::Json(schema)), None));
     ask(&engine, vec![vec![7; 24]], &params(None, Some(5)));
