@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::concierge;
-use crate::decision::{Decision, Holder, Load};
+use crate::decision::{self, Decision, Holder, Load};
 use crate::eviction::Candidate;
 use crate::handles::{Admission, Snapshot, Surroundings};
 use crate::ledger::{Env, ModelId, Outside, ScopeId};
@@ -143,7 +143,7 @@ impl Steward {
                 room_bytes: have.room_bytes,
                 is_pressed: env.is_pressed,
                 bounds: bounds.clone(),
-                holders: decision.holders,
+                holders: decision::holders(ledger, env, known, usize::MAX),
                 warnings: warnings.clone(),
             }
         })
