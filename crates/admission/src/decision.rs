@@ -4,6 +4,8 @@
 
 mod fixes;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::eviction::{self, Candidate};
@@ -292,6 +294,9 @@ impl Decision {
             Verdict::OthersUnknown => {
                 format!("{needs}, and what other processes hold could not be read")
             }
+            Verdict::HeldAfterCrashes => format!(
+                "loading {model} has taken its process down more than once, so it waits for your word"
+            ),
             Verdict::ModelMaintenance => format!("{model} is being changed"),
             Verdict::PendingTeardown => {
                 format!("an earlier copy of {model} is still being given back")
@@ -306,6 +311,7 @@ fn never_fits(load: &Load, env: &Env) -> bool {
         available: env.total.or(env.available),
         others: Some(Outside::default()),
         is_pressed: false,
+        held: BTreeSet::new(),
         ..env.clone()
     };
     !Ledger::default().preflight(&load.ask(), &alone).verdict.admits()

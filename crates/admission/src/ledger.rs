@@ -194,6 +194,13 @@ pub enum MaintenanceError {
     AlreadyBegun(ModelId),
 }
 
+impl Holding {
+    /// Returns all of it, wherever it lies.
+    pub fn total(self) -> Bytes {
+        self.weights + self.standing
+    }
+}
+
 impl Charge {
     /// Returns the host memory that is promised to this request.
     pub fn host(&self) -> Bytes {
