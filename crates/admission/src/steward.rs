@@ -13,6 +13,7 @@ use crate::concierge;
 use crate::decision::{self, Decision, Holder, Load};
 use crate::eviction::Candidate;
 use crate::handles::{Admission, Snapshot, Surroundings};
+use crate::history::Key;
 use crate::journal;
 use crate::journal::event::{Event, What};
 use crate::journal::past::{Crash, Past};
@@ -91,11 +92,13 @@ impl Steward {
     /// Looks at the memory without joining the processes that share it: for whoever loads nothing. What is asked through
     /// it is told to nobody.
     pub fn look_on(settings: Settings) -> Self {
+        let notes = Arc::new(Notes::read(&settings));
         let onlooker = Onlooker {
             settings: settings.clone(),
             policy: WatchedPolicy::new(settings.state_root.clone()),
+            notes: Arc::clone(&notes),
         };
-        Self::new(settings, Admission::new(Box::new(onlooker), ScopeId(0)))
+        Self::with(settings, Admission::new(Box::new(onlooker), ScopeId(0)), notes)
     }
 
     /// Returns the table.
@@ -214,6 +217,7 @@ impl Steward {
 struct Onlooker {
     settings: Settings,
     policy: WatchedPolicy,
+    notes: Arc<Notes>,
 }
 
 impl Surroundings for Onlooker {
@@ -232,11 +236,15 @@ impl Surroundings for Onlooker {
         let reading = probe::read(roots);
         let is_pressed = surroundings::gate(policy.profile).observe(reading.pressure.counted());
         let env = surroundings::env(&policy, &reading, *limit);
-        decide(&Env { others, is_pressed, ..env });
+        decide(&Env { others, is_pressed, held: self.notes.held(), ..env });
         true
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
 
     fn used(&self, _model: &ModelId, _is_pinned: bool) {}
+
+    fn correct(&self, load: &mut Load, key: &Key) -> Bytes {
+        self.notes.correct(load, key)
+    }
 }

@@ -243,7 +243,9 @@ fn a_model_that_took_two_processes_down_waits_until_somebody_says_go() {
     drop(forced);
 
     // Somebody says so in another process, which joins nothing.
-    Steward::look_on(place.settings(|| 10 * DAY_MS)).clear(&model.model).unwrap();
+    let onlooker = Steward::look_on(place.settings(|| 10 * DAY_MS));
+    assert_eq!(onlooker.explain(&model, &[]).reason, Verdict::HeldAfterCrashes);
+    onlooker.clear(&model.model).unwrap();
     assert_eq!(steward.explain(&model, &[]).reason, Verdict::Allowed);
     assert!(place.steward().past().held.is_empty());
 }
