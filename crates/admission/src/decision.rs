@@ -4,6 +4,8 @@
 
 mod fixes;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::eviction::{self, Candidate};
@@ -14,6 +16,12 @@ use crate::sizing::{Evidence, Footprint, Sizing, Term};
 use crate::units::Bytes;
 
 pub use fixes::{Change, Fix};
+
+/// So many of those who hold memory are told: a body that somebody reads is not longer with a thousand requests.
+const MOST_HOLDERS: usize = 32;
+
+/// Size, model and state of what is held.
+type Record<'a> = (Bytes, &'a ModelId, &'static str);
 
 /// A model that somebody wants to load.
 #[derive(Debug, Clone)]
@@ -151,7 +159,7 @@ pub struct Decision {
     pub need: Need,
     /// What there is.
     pub have: Have,
-    /// Who holds memory, most first.
+    /// Who holds memory, most first; the largest of them.
     pub holders: Vec<Holder>,
     /// What would help, best first; each was judged and admitted.
     pub fixes: Vec<Fix>,
@@ -241,7 +249,7 @@ impl Decision {
             replicas: load.replicas,
             need: need(preflight, footprint.as_ref()),
             have: have(preflight, env, idle),
-            holders: holders(ledger, env, idle),
+            holders: holders(ledger, env, idle, MOST_HOLDERS),
             fixes,
             never_fits: !preflight.verdict.admits() && never_fits(load, env),
             is_forced: false,
@@ -286,6 +294,9 @@ impl Decision {
             Verdict::OthersUnknown => {
                 format!("{needs}, and what other processes hold could not be read")
             }
+            Verdict::HeldAfterCrashes => format!(
+                "loading {model} has taken its process down more than once, so it waits for your word"
+            ),
             Verdict::ModelMaintenance => format!("{model} is being changed"),
             Verdict::PendingTeardown => {
                 format!("an earlier copy of {model} is still being given back")
@@ -300,6 +311,7 @@ fn never_fits(load: &Load, env: &Env) -> bool {
         available: env.total.or(env.available),
         others: Some(Outside::default()),
         is_pressed: false,
+        held: BTreeSet::new(),
         ..env.clone()
     };
     !Ledger::default().preflight(&load.ask(), &alone).verdict.admits()
@@ -359,29 +371,40 @@ fn have(preflight: &Preflight, env: &Env, idle: &[Candidate]) -> Have {
     }
 }
 
-fn holders(ledger: &Ledger, env: &Env, known: &[Candidate]) -> Vec<Holder> {
-    let own = ledger.allocations().map(|(_, held)| {
-        let known = known.iter().find(|candidate| candidate.model == held.model);
+/// Returns who holds memory in this process and outside of it, the `most` largest first.
+pub(crate) fn holders(ledger: &Ledger, env: &Env, known: &[Candidate], most: usize) -> Vec<Holder> {
+    let there = ledger.allocations().map(|(_, held)| (held.host(), &held.model, held.phase.name()));
+    let promised = ledger.charges().map(|(_, held)| (held.host(), &held.model, "reserved"));
+    let promised = promised.filter(|(bytes, ..)| *bytes > Bytes::ZERO);
+    let own = largest(there.chain(promised), most).into_iter().map(|(bytes, model, state)| {
+        let known = known.iter().find(|candidate| candidate.model == *model);
+        let known = known.filter(|_| state != "reserved");
         Holder {
             process: "this process".to_owned(),
-            model: ledger.resolve(&held.model).as_str().to_owned(),
-            bytes: held.host(),
-            state: held.phase.name().to_owned(),
+            model: ledger.resolve(model).as_str().to_owned(),
+            bytes,
+            state: state.to_owned(),
             idle_seconds: known.and_then(|candidate| candidate.idle_seconds),
             is_pinned: known.is_some_and(|candidate| candidate.is_pinned),
         }
     });
-    let promised = ledger.charges().filter(|(_, held)| held.host() > Bytes::ZERO);
-    let promised = promised.map(|(_, held)| Holder {
-        process: "this process".to_owned(),
-        model: ledger.resolve(&held.model).as_str().to_owned(),
-        bytes: held.host(),
-        state: "reserved".to_owned(),
-        idle_seconds: None,
-        is_pinned: false,
-    });
     let elsewhere = env.others.iter().flat_map(|others| others.holders.iter().cloned());
-    let mut holders: Vec<Holder> = own.chain(promised).chain(elsewhere).collect();
+    let mut holders: Vec<Holder> = own.chain(elsewhere).collect();
     holders.sort_by(|one, other| other.bytes.cmp(&one.bytes).then(one.model.cmp(&other.model)));
+    holders.truncate(most);
     holders
+}
+
+/// Returns the largest of some records, in order; of equals the first.
+fn largest<'a>(records: impl Iterator<Item = Record<'a>>, most: usize) -> Vec<Record<'a>> {
+    let mut kept: Vec<Record<'a>> = Vec::new();
+    for record in records {
+        // With many requests nearly all are turned away here, which is why nothing is sorted.
+        if kept.len() == most && kept.last().is_none_or(|least| least.0 >= record.0) {
+            continue;
+        }
+        kept.insert(kept.partition_point(|held| held.0 >= record.0), record);
+        kept.truncate(most);
+    }
+    kept
 }

@@ -13,8 +13,10 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::decision::Load;
+use crate::history::Key;
 use crate::ledger::{
-    AllocationId, Ask, ChargeId, Env, Holding, Ledger, MaintenanceError, ModelId, Preflight,
+    AllocationId, Ask, ChargeId, Env, Holding, Ledger, MaintenanceError, ModelId, Phase, Preflight,
     ScopeId, Verdict,
 };
 use crate::surroundings::Fixed;
@@ -43,6 +45,31 @@ pub trait Surroundings: Send + Sync {
 
     /// Notes that a model was used just now, and whether it stays whatever comes; told with the next change.
     fn used(&self, model: &ModelId, is_pinned: bool);
+
+    /// Notes how far a load came; nothing by default.
+    fn loads(&self, _model: &ModelId, _bytes: Bytes, _event: LoadEvent<'_>) {}
+
+    /// Corrects what a load is going to need by what earlier ones took, and returns what was predicted before; by default
+    /// nothing is known.
+    fn correct(&self, load: &mut Load, _key: &Key) -> Bytes {
+        let footprint =
+            load.sizing.as_ref().map(|of| of.footprint(load.context_tokens, load.replicas));
+        footprint.map_or(Bytes::ZERO, |footprint| footprint.total())
+    }
+
+    /// Notes what a load took; by default it is forgotten.
+    fn measured(&self, _key: &Key, _predicted: Bytes, _measured: Bytes) {}
+}
+
+/// How far a load came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadEvent<'a> {
+    /// It begins now.
+    Begun,
+    /// Requests can run on it.
+    Done,
+    /// It will not come to its end, for this reason.
+    Failed(&'a str),
 }
 
 /// What a process holds at one moment, for others to count.
@@ -197,6 +224,16 @@ impl Admission {
         self.desk.surroundings.used(model, is_pinned);
     }
 
+    /// Corrects what a load is going to need by what earlier ones took, and returns what was predicted before.
+    pub fn correct(&self, load: &mut Load, key: &Key) -> Bytes {
+        self.desk.surroundings.correct(load, key)
+    }
+
+    /// Keeps what a load took at its peak, beside what was predicted before any correction.
+    pub fn measured(&self, key: &Key, predicted: Bytes, measured: Bytes) {
+        self.desk.surroundings.measured(key, predicted, measured);
+    }
+
     /// Returns what is held at this moment.
     pub fn snapshot(&self) -> Snapshot {
         self.desk.with(|ledger| Snapshot::of(ledger))
@@ -277,8 +314,18 @@ impl Reservation {
     }
 
     /// Begins the load.
+    ///
+    /// # Panics
+    /// Never: a reservation has something to load.
     pub fn launch(self) -> (Arc<Charged>, Loading) {
         let desk = Arc::clone(&self.charged.desk);
+        let promised = desk.with(|ledger| {
+            let held = ledger.charge_of(self.charged.id)?;
+            Some((ledger.resolve(&held.model).clone(), held.cold?.total()))
+        });
+        let (model, bytes) = promised.expect("a reservation has something to load");
+        // Before it begins: a crash after this is known to be about this model.
+        desk.surroundings.loads(&model, bytes, LoadEvent::Begun);
         let id = desk.with(|ledger| ledger.launch(self.charged.id));
         (Arc::new(self.charged), Loading(Allocated { desk, id }))
     }
@@ -289,13 +336,20 @@ impl Loading {
     pub fn publish(self, actual: Bytes) -> Resident {
         self.0.desk.with(|ledger| ledger.publish(self.0.id, actual));
         self.0.desk.tell();
+        self.0.note(LoadEvent::Done);
         Resident(self.0)
+    }
+
+    /// Gives the load up for a reason; what was filled so far may still be there.
+    pub fn fail(self, reason: &str) -> Draining {
+        self.0.desk.with(|ledger| ledger.drain(self.0.id));
+        self.0.note(LoadEvent::Failed(reason));
+        Draining(self.0)
     }
 
     /// Gives the load up; what was filled so far may still be there.
     pub fn abandon(self) -> Draining {
-        self.0.desk.with(|ledger| ledger.drain(self.0.id));
-        Draining(self.0)
+        self.fail("it was given up")
     }
 }
 
@@ -333,8 +387,26 @@ impl Draining {
     }
 }
 
+impl Allocated {
+    fn note(&self, event: LoadEvent<'_>) {
+        let held = self.desk.with(|ledger| {
+            let held = ledger.allocation(self.id)?;
+            Some((ledger.resolve(&held.model).clone(), held.holding.total()))
+        });
+        if let Some((model, bytes)) = held {
+            self.desk.surroundings.loads(&model, bytes, event);
+        }
+    }
+}
+
 impl Drop for Allocated {
     fn drop(&mut self) {
+        let is_loading = self.desk.with(|ledger| {
+            ledger.allocation(self.id).is_some_and(|held| held.phase == Phase::Loading)
+        });
+        if is_loading {
+            self.note(LoadEvent::Failed("it ended before it was done"));
+        }
         self.desk.with(|ledger| ledger.abandon(self.id));
         self.desk.tell();
     }

@@ -194,6 +194,13 @@ pub enum MaintenanceError {
     AlreadyBegun(ModelId),
 }
 
+impl Holding {
+    /// Returns all of it, wherever it lies.
+    pub fn total(self) -> Bytes {
+        self.weights + self.standing
+    }
+}
+
 impl Charge {
     /// Returns the host memory that is promised to this request.
     pub fn host(&self) -> Bytes {
@@ -447,7 +454,12 @@ impl Ledger {
 
     /// Tells whether weights of a model are being given back.
     pub fn is_in_transit(&self, scope: ScopeId, model: &ModelId) -> bool {
-        self.of(scope, model).any(|held| matches!(held.phase, Phase::Draining | Phase::Lost))
+        // Names last: they are compared only where something is being given back at all.
+        self.allocations.values().any(|held| {
+            matches!(held.phase, Phase::Draining | Phase::Lost)
+                && held.scope == scope
+                && self.is_same(&held.model, model)
+        })
     }
 
     /// Returns the requests that were admitted for a model and have not ended.
@@ -520,15 +532,6 @@ impl Ledger {
     fn carries(&self, on: Option<AllocationId>) -> bool {
         let held = on.and_then(|on| self.allocations.get(&on));
         held.is_some_and(|held| matches!(held.phase, Phase::Loading | Phase::Resident))
-    }
-
-    fn of<'a>(
-        &'a self,
-        scope: ScopeId,
-        model: &'a ModelId,
-    ) -> impl Iterator<Item = &'a Allocation> {
-        let of = move |held: &&Allocation| held.scope == scope && self.is_same(&held.model, model);
-        self.allocations.values().filter(of)
     }
 
     fn is_same(&self, one: &ModelId, other: &ModelId) -> bool {

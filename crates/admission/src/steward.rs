@@ -2,14 +2,21 @@
 //!
 //! Invariant: whoever shows, explains or decides asks here, so that all of them say the same.
 
+mod notes;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::concierge;
-use crate::decision::{Decision, Holder, Load};
+use crate::decision::{self, Decision, Holder, Load};
 use crate::eviction::Candidate;
 use crate::handles::{Admission, Snapshot, Surroundings};
+use crate::history::Key;
+use crate::journal;
+use crate::journal::event::{Event, What};
+use crate::journal::past::{Crash, Past};
 use crate::ledger::{Env, ModelId, Outside, ScopeId};
 use crate::machine;
 use crate::policy::{EffectiveBudget, Policy};
@@ -17,6 +24,8 @@ use crate::policy_file::{self, Loaded, WatchedPolicy};
 use crate::probe::{self, Bound, Reading};
 use crate::surroundings::{self, Live, Settings};
 use crate::units::Bytes;
+
+pub(crate) use notes::Notes;
 
 /// Longest wait of an onlooker for processes that decide.
 const SURVEY_LIMIT: Duration = Duration::from_secs(2);
@@ -26,6 +35,7 @@ pub struct Steward {
     settings: Settings,
     admission: Admission,
     policy: WatchedPolicy,
+    notes: Arc<Notes>,
 }
 
 /// How the machine's memory is used, for people.
@@ -63,25 +73,32 @@ impl Steward {
     /// Begins to look after the memory for this process. What cannot be read or joined is told in the log, and the
     /// stricter of what is left holds.
     pub fn open(settings: Settings) -> Self {
-        let admission = Admission::new(Box::new(Live::open(settings.clone())), ScopeId(0));
-        Self::new(settings, admission)
+        let notes = Arc::new(Notes::open(&settings));
+        let live = Live::open(settings.clone(), Arc::clone(&notes));
+        Self::with(settings, Admission::new(Box::new(live), ScopeId(0)), notes)
     }
 
     /// Looks after memory that a given table decides about.
     pub fn new(settings: Settings, admission: Admission) -> Self {
+        let notes = Arc::new(Notes::read(&settings));
+        Self::with(settings, admission, notes)
+    }
+
+    fn with(settings: Settings, admission: Admission, notes: Arc<Notes>) -> Self {
         let policy = WatchedPolicy::new(settings.state_root.clone());
-        Self { settings, admission, policy }
+        Self { settings, admission, policy, notes }
     }
 
     /// Looks at the memory without joining the processes that share it: for whoever loads nothing. What is asked through
     /// it is told to nobody.
     pub fn look_on(settings: Settings) -> Self {
-        let policy = WatchedPolicy::new(settings.state_root.clone());
+        let notes = Arc::new(Notes::read(&settings));
         let onlooker = Onlooker {
             settings: settings.clone(),
             policy: WatchedPolicy::new(settings.state_root.clone()),
+            notes: Arc::clone(&notes),
         };
-        Self { settings, admission: Admission::new(Box::new(onlooker), ScopeId(0)), policy }
+        Self::with(settings, Admission::new(Box::new(onlooker), ScopeId(0)), notes)
     }
 
     /// Returns the table.
@@ -101,7 +118,53 @@ impl Steward {
 
     /// Makes a policy the one that holds from the next decision on.
     pub fn set_policy(&self, policy: &Policy) -> Result<(), policy_file::Error> {
-        concierge::save_user_choice(&self.settings.state_root, policy)
+        let before = self.policy().policy;
+        concierge::save_user_choice(&self.settings.state_root, policy)?;
+        self.notes.record(What::PolicyChanged { detail: format!("{before} to {policy}") });
+        Ok(())
+    }
+
+    /// Writes down an answer that stands: that a load was refused, or forced. One that is admitted is written down by
+    /// itself when it begins, and when it ends.
+    pub fn note_decision(&self, decision: &Decision) {
+        self.notes.decided(decision);
+    }
+
+    /// Writes down that a model was unloaded because somebody wanted that.
+    pub fn note_unloaded(&self, model: &ModelId, bytes: Bytes) {
+        self.notes.record(What::Unloaded { model: model.as_str().to_owned(), bytes });
+    }
+
+    /// Writes down that a model was unloaded to make room, or because it was idle for long.
+    pub fn note_evicted(&self, model: &ModelId, bytes: Bytes, reason: &str) {
+        let (model, reason) = (model.as_str().to_owned(), reason.to_owned());
+        self.notes.record(What::Evicted { model, bytes, reason });
+    }
+
+    /// Returns all that is still written down about loads, the oldest first.
+    pub fn events(&self) -> Result<Vec<Event>, journal::Error> {
+        journal::events(&self.settings.state_root).map(|(events, _)| events)
+    }
+
+    /// Returns what became of loads before this process began, and which models are held for it.
+    pub fn past(&self) -> &Past {
+        self.notes.past()
+    }
+
+    /// Returns the last load that ended with its process.
+    pub fn last_crash(&self) -> Option<&Crash> {
+        self.past().crashes.last()
+    }
+
+    /// Lets a model be loaded again that is held.
+    pub fn clear(&self, model: &ModelId) -> Result<(), journal::Error> {
+        self.notes.clear(model)
+    }
+
+    /// Ends in good order: what is being loaded is given up on purpose, and no crash. For whoever ends the process without
+    /// dropping everything.
+    pub fn end(&self) {
+        self.notes.end();
     }
 
     /// Reads what is left now.
@@ -143,7 +206,7 @@ impl Steward {
                 room_bytes: have.room_bytes,
                 is_pressed: env.is_pressed,
                 bounds: bounds.clone(),
-                holders: decision.holders,
+                holders: decision::holders(ledger, env, known, usize::MAX),
                 warnings: warnings.clone(),
             }
         })
@@ -154,6 +217,7 @@ impl Steward {
 struct Onlooker {
     settings: Settings,
     policy: WatchedPolicy,
+    notes: Arc<Notes>,
 }
 
 impl Surroundings for Onlooker {
@@ -172,11 +236,15 @@ impl Surroundings for Onlooker {
         let reading = probe::read(roots);
         let is_pressed = surroundings::gate(policy.profile).observe(reading.pressure.counted());
         let env = surroundings::env(&policy, &reading, *limit);
-        decide(&Env { others, is_pressed, ..env });
+        decide(&Env { others, is_pressed, held: self.notes.held(), ..env });
         true
     }
 
     fn tell(&self, _snapshot: &dyn Fn() -> Snapshot) {}
 
     fn used(&self, _model: &ModelId, _is_pinned: bool) {}
+
+    fn correct(&self, load: &mut Load, key: &Key) -> Bytes {
+        self.notes.correct(load, key)
+    }
 }

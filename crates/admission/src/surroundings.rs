@@ -1,12 +1,13 @@
 //! Where decisions get their numbers from: the running machine, or numbers that are given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::decision::Holder;
-use crate::handles::{Held, Snapshot, Surroundings};
+use crate::decision::{Holder, Load};
+use crate::handles::{Held, LoadEvent, Snapshot, Surroundings};
+use crate::history::Key;
 use crate::ledger::{Env, ModelId, Outside};
 use crate::machine::record::{Held as TellHeld, Holdings, Process, State};
 use crate::machine::{Basis, Error, Holding, Machine, Others};
@@ -14,6 +15,7 @@ use crate::policy::{Policy, Profile};
 use crate::policy_file::WatchedPolicy;
 use crate::probe::pressure::Gate;
 use crate::probe::{self, Bound, Limiter, Reading, Roots};
+use crate::steward::Notes;
 use crate::units::Bytes;
 
 /// Longest wait for other processes that decide; they hold nobody up for longer than a few milliseconds.
@@ -66,6 +68,7 @@ pub struct Live {
     /// When each held model was first told, and last used; locked while something is told, so that what is told is never
     /// older than what was told before.
     told: Mutex<BTreeMap<ModelId, Told>>,
+    notes: Arc<Notes>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +81,7 @@ struct Told {
 
 impl Live {
     /// Joins the processes of this machine. Where that is not possible this process decides alone, and says so.
-    pub fn open(settings: Settings) -> Self {
+    pub(crate) fn open(settings: Settings, notes: Arc<Notes>) -> Self {
         let joined = Machine::join(
             &settings.leases,
             settings.roots.clone(),
@@ -90,14 +93,20 @@ impl Live {
         });
         let policy = WatchedPolicy::new(settings.state_root.clone());
         let gate = Mutex::new((Profile::Everyday, gate(Profile::Everyday)));
-        Self { settings, policy, machine: machine.ok(), gate, told: Mutex::default() }
+        Self { settings, policy, machine: machine.ok(), gate, told: Mutex::default(), notes }
     }
 
     fn told(&self) -> MutexGuard<'_, BTreeMap<ModelId, Told>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn env(&self, policy: &Policy, reading: &Reading, others: Option<&Others>) -> Env {
+    fn env(
+        &self,
+        policy: &Policy,
+        reading: &Reading,
+        others: Option<&Others>,
+        held: &BTreeSet<ModelId>,
+    ) -> Env {
         let is_pressed = {
             let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
             if gate.0 != policy.profile {
@@ -106,7 +115,7 @@ impl Live {
             gate.1.observe(reading.pressure.counted())
         };
         let others = others.map(|others| outside(others, (self.settings.now_ms)()));
-        Env { others, is_pressed, ..env(policy, reading, self.settings.limit) }
+        Env { others, is_pressed, held: held.clone(), ..env(policy, reading, self.settings.limit) }
     }
 
     /// Puts a snapshot into the words of the machine's directory.
@@ -130,17 +139,17 @@ impl Live {
 
 impl Surroundings for Live {
     fn decide(&self, decide: &mut dyn FnMut(&Env) -> Snapshot) -> bool {
-        let policy = self.policy.current().policy;
+        let (policy, held) = (self.policy.current().policy, self.notes.held());
         let Some(machine) = &self.machine else {
             let reading = probe::read(&self.settings.roots);
-            decide(&self.env(&policy, &reading, Some(&Others::default())));
+            decide(&self.env(&policy, &reading, Some(&Others::default()), &held));
             return true;
         };
         let outcome = machine.locked(TURN_LIMIT, |others| {
             // Read in turn: no reading is older than what another process was promised.
             let reading = probe::read(&self.settings.roots);
             let mut told = self.told();
-            let snapshot = decide(&self.env(&policy, &reading, Some(others)));
+            let snapshot = decide(&self.env(&policy, &reading, Some(others), &held));
             (machine.tell(self.holdings(&snapshot, &mut told)), None)
         });
         match outcome {
@@ -152,7 +161,7 @@ impl Surroundings for Live {
             Err(error) => {
                 log::warn!("what other processes hold is not known: {}", with_source(&error));
                 let reading = probe::read(&self.settings.roots);
-                decide(&self.env(&policy, &reading, None));
+                decide(&self.env(&policy, &reading, None, &held));
                 false
             }
         }
@@ -165,6 +174,18 @@ impl Surroundings for Live {
         if let Err(error) = machine.tell(holdings) {
             log::warn!("other processes were not told: {}", with_source(&error));
         }
+    }
+
+    fn loads(&self, model: &ModelId, bytes: Bytes, event: LoadEvent<'_>) {
+        self.notes.load(model, bytes, event);
+    }
+
+    fn correct(&self, load: &mut Load, key: &Key) -> Bytes {
+        self.notes.correct(load, key)
+    }
+
+    fn measured(&self, key: &Key, predicted: Bytes, measured: Bytes) {
+        self.notes.measured(key, predicted, measured);
     }
 
     fn used(&self, model: &ModelId, is_pinned: bool) {

@@ -1,7 +1,9 @@
 //! The only place that compares what is asked for with what there is.
 //!
-//! One order for everybody: what is being given back, maintenance, unknown sizes, a policy of nothing, the ceiling and
-//! the devices, pressure, free memory. Equality admits. A pure function.
+//! One order for everybody: what is being given back, maintenance, models that are held, unknown sizes, a policy of
+//! nothing, the ceiling and the devices, pressure, free memory. Equality admits. A pure function.
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
@@ -36,6 +38,8 @@ pub struct Env {
     pub uncached: Option<Bytes>,
     /// All memory of the machine, or of what this process may take of it, where it is known.
     pub total: Option<Bytes>,
+    /// Models that must not be loaded until the user says so.
+    pub held: BTreeSet<ModelId>,
 }
 
 /// What other processes of this machine hold.
@@ -69,6 +73,8 @@ pub enum Verdict {
     WeightsUnknown,
     /// Nobody knows what other processes hold.
     OthersUnknown,
+    /// Loading the model has taken its process down more than once, and the user has not said go.
+    HeldAfterCrashes,
     /// The model is being changed.
     ModelMaintenance,
     /// An earlier copy of the model is still being given back.
@@ -88,6 +94,7 @@ impl Verdict {
             Self::WeightsUnknown => "weights_unknown",
             Self::OthersUnknown => "others_unknown",
             Self::ModelMaintenance => "model_maintenance",
+            Self::HeldAfterCrashes => "held_after_crashes",
             Self::PendingTeardown => "pending_teardown",
         }
     }
@@ -176,6 +183,8 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
         Verdict::PendingTeardown
     } else if ledger.is_maintained(ask.scope, &ask.model) {
         Verdict::ModelMaintenance
+    } else if !is_warm && env.held.iter().any(|held| ledger.is_same(held, &ask.model)) {
+        Verdict::HeldAfterCrashes
     } else if ask.holding.is_none() && !is_warm {
         Verdict::WeightsUnknown
     } else if env.others.is_none() && !is_warm {
