@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use toko_admission::decision::{Change, Decision, Fix, Holder};
+use toko_admission::ledger::ModelId;
 use toko_admission::sizing::Term;
 use toko_admission::units::Bytes;
 use toko_engine::Error as EngineError;
@@ -144,6 +145,10 @@ fn flags(change: &Change) -> Option<Vec<Flag>> {
             vec![(CTX, context_tokens.to_string()), (REPLICAS, replicas.to_string())]
         }
         Change::KvType { kv_type } => vec![(&["--kv-type"], kv_type.clone())],
+        // Rounded up: a larger limit lets through what a smaller one does.
+        Change::Limit { limit_bytes } => {
+            vec![(&["--memory-limit"], format!("{}MB", limit_bytes.ceil_mib()))]
+        }
         Change::Weights { .. } | Change::Unload { .. } | Change::Policy { .. } => return None,
     })
 }
@@ -158,9 +163,10 @@ fn described(change: &Change) -> String {
         Change::KvType { kv_type } => format!("a KV cache of {kv_type}"),
         Change::Weights { path } => format!("smaller weights: {path}"),
         Change::Unload { models } => {
-            let models: Vec<&str> = models.iter().map(|model| model.as_str()).collect();
+            let models: Vec<&str> = models.iter().map(ModelId::as_str).collect();
             format!("unloading {}", models.join(", "))
         }
+        Change::Limit { limit_bytes } => format!("a memory limit of {limit_bytes}"),
         Change::Policy { policy } => format!("the policy {policy}"),
     }
 }
