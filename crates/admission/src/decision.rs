@@ -23,6 +23,9 @@ const MOST_HOLDERS: usize = 32;
 /// Size, model and state of what is held.
 type Record<'a> = (Bytes, &'a ModelId, &'static str);
 
+/// What a disk gives, where nobody has measured it: less than a fast one, more than a slow one.
+const DISK_BYTES_PER_SECOND: f64 = 500e6;
+
 /// A model that somebody wants to load.
 #[derive(Debug, Clone)]
 pub struct Load {
@@ -86,8 +89,8 @@ pub enum Fit {
 pub struct Need {
     /// All of it.
     pub total_bytes: Bytes,
-    /// Tensors.
-    pub weights_bytes: Bytes,
+    /// Tensors; `null` where nobody knows.
+    pub weights_bytes: Option<Bytes>,
     /// The rest.
     pub overhead_bytes: Bytes,
     /// What the request adds to what is charged already.
@@ -141,7 +144,7 @@ pub struct Holder {
 }
 
 /// The answer to a request for memory, for the command line, the API, error bodies and the dashboard alike.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Decision {
     /// The model.
     pub model: String,
@@ -151,6 +154,8 @@ pub struct Decision {
     pub reason: Verdict,
     /// How the model would lie in memory.
     pub fit: Fit,
+    /// What one sequence would get where weights are read from disk again and again, if a disk gives 500 MB a second.
+    pub tokens_per_second: Option<f64>,
     /// Tokens of context of each replica.
     pub context_tokens: u64,
     /// Requests that could run at once.
@@ -235,6 +240,7 @@ impl Decision {
         idle: &[Candidate],
     ) -> Self {
         let footprint = load.footprint();
+        let fit = fit(preflight, footprint.as_ref(), env);
         let fixes = if preflight.verdict.admits() {
             Vec::new()
         } else {
@@ -244,7 +250,9 @@ impl Decision {
             model: preflight.model.as_str().to_owned(),
             verdict: ruling(preflight.verdict),
             reason: preflight.verdict,
-            fit: fit(preflight, footprint.as_ref(), env),
+            fit,
+            tokens_per_second: (fit == Fit::RunsFromDisk)
+                .then(|| tokens_per_second(footprint.as_ref())),
             context_tokens: load.context_tokens,
             replicas: load.replicas,
             need: need(preflight, footprint.as_ref()),
@@ -271,6 +279,10 @@ impl Decision {
         let needs = format!("{model} needs {}", need.incremental_bytes);
         match self.reason {
             Verdict::Allowed => format!("{needs}, and there is room for {}", have.room_bytes),
+            Verdict::RunsFromDisk => {
+                let speed = self.tokens_per_second.unwrap_or_default();
+                format!("{needs} and runs from disk, at about {speed:.1} tokens per second")
+            }
             Verdict::LiveMemoryUnknown => {
                 format!("{needs}; how much memory is free could not be read")
             }
@@ -318,7 +330,9 @@ fn never_fits(load: &Load, env: &Env) -> bool {
 }
 
 fn ruling(verdict: Verdict) -> Ruling {
-    if verdict.admits() {
+    if verdict == Verdict::RunsFromDisk {
+        Ruling::AdmitSlowly
+    } else if verdict.admits() {
         Ruling::Admit
     } else if verdict.may_pass() && verdict != Verdict::InsufficientLiveMemory {
         Ruling::Wait
@@ -344,11 +358,20 @@ fn fit(preflight: &Preflight, footprint: Option<&Footprint>, env: &Env) -> Fit {
     }
 }
 
+/// Estimates the speed of a model whose mapped weights have too little room: a system that drops what was used longest ago
+/// has dropped each part of them when it is wanted again.
+fn tokens_per_second(footprint: Option<&Footprint>) -> f64 {
+    let read = footprint.map_or(Bytes::ZERO, |of| of.mapped);
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let read_bytes = read.get().max(1) as f64;
+    DISK_BYTES_PER_SECOND / read_bytes
+}
+
 fn need(preflight: &Preflight, footprint: Option<&Footprint>) -> Need {
     let of = |part: fn(&Footprint) -> Bytes| footprint.map_or(Bytes::ZERO, part);
     Need {
         total_bytes: of(Footprint::total),
-        weights_bytes: of(|footprint| footprint.weights),
+        weights_bytes: footprint.map(|footprint| footprint.weights),
         overhead_bytes: of(|footprint| footprint.overhead),
         incremental_bytes: preflight.incremental,
         terms: footprint.map(|footprint| footprint.terms.clone()).unwrap_or_default(),

@@ -234,6 +234,7 @@ pub fn env(policy: &Policy, reading: &Reading, limit: Option<Bytes>) -> Env {
         ceiling_by,
         bound_by: binding.map(|bound| bound.limiter.to_string()).unwrap_or_default(),
         uncached: reading.host_free,
+        may_run_from_disk: policy.profile == Profile::LocalFocused,
         total: whole.map(|whole| whole.limit),
         ..Env::default()
     }

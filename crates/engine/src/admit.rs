@@ -118,7 +118,7 @@ impl Plan {
 
 /// Notes that a model can be used.
 pub(crate) fn publish(loading: Loading, decision: &Decision) -> Resident {
-    let resident = loading.publish(decision.need.weights_bytes);
+    let resident = loading.publish(decision.need.weights_bytes.unwrap_or_default());
     observe(&resident, decision, Bytes::ZERO);
     resident
 }

@@ -61,7 +61,7 @@ pub(crate) async fn unload(
 pub(crate) async fn unload_all(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
     let unload = |shared: &Shared| {
         for entry in shared.catalog.entries() {
-            entry.unload(shared.limits.drain);
+            entry.unload(shared);
         }
         Ok(json!({"success": true}))
     };
@@ -79,7 +79,7 @@ pub(crate) async fn unload_named(
 
 fn take_away(shared: &Shared, asked: &str) -> Result<Value, ApiError> {
     let entry = shared.catalog.find(asked)?;
-    entry.unload(shared.limits.drain);
+    entry.unload(shared);
     Ok(json!({"success": true, "model": entry.id}))
 }
 

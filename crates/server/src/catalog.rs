@@ -12,7 +12,6 @@ use toko_engine::{Host, Loaded, Residence};
 use crate::Backend;
 use crate::backend::Metered;
 use crate::error::ApiError;
-use crate::metrics::Metrics;
 use crate::state::{LoadError, ServedModel, Shared};
 
 /// The alias that stands for every name that no model has.
@@ -89,14 +88,13 @@ impl Catalog {
     }
 
     /// Takes away whoever was idle for longer than it is kept.
-    pub(crate) fn expire(&self, metrics: &Metrics) {
+    pub(crate) fn expire(&self, shared: &Shared) {
         for entry in &self.entries {
             let keep_alive = entry.usage().keep_alive;
             let is_over =
                 keep_alive.is_some_and(|keep| entry.idle().is_some_and(|idle| idle >= keep));
-            if is_over && entry.evict() {
-                log::info!("{}: unloaded, for nobody used it", entry.id);
-                metrics.memory().count_eviction("keep_alive");
+            if is_over {
+                entry.let_go(shared, "keep_alive");
             }
         }
     }
@@ -132,6 +130,7 @@ impl Model {
                 has_shed = true;
                 shared.catalog.shed();
             } else if attempts.next().is_none() || !make_room(shared, decision) {
+                shared.steward.note_decision(decision);
                 return Err(error);
             }
         }
@@ -142,12 +141,8 @@ impl Model {
 fn make_room(shared: &Shared, decision: &Decision) -> bool {
     let going = decision.unloads().iter().find_map(|model| {
         let entry = shared.catalog.entries.iter().find(|entry| entry.id == model.as_str())?;
-        entry.evict().then_some(entry)
+        entry.let_go(shared, "room").then_some(entry)
     });
-    if let Some(entry) = going {
-        log::info!("{}: unloaded to make room for {}", entry.id, decision.model);
-        shared.metrics.memory().count_eviction("room");
-    }
     going.is_some()
 }
 
@@ -195,8 +190,15 @@ impl Entry {
     }
 
     /// Takes the model away if nobody uses it, and returns when its memory is free; says whether it was taken.
-    fn evict(&self) -> bool {
-        self.host.evict(|backend| has_no_work(&**backend))
+    fn let_go(&self, shared: &Shared, reason: &'static str) -> bool {
+        let frees = self.host.loaded().map(|backend| backend.held());
+        let has_gone = self.host.evict(|backend| has_no_work(&**backend));
+        if let Some(frees) = frees.filter(|_| has_gone) {
+            log::info!("{}: unloaded ({reason})", self.id);
+            shared.metrics.memory().count_eviction(reason);
+            shared.steward.note_evicted(&ModelId::new(&*self.id), frees, reason);
+        }
+        has_gone
     }
 
     /// Returns for how long the model stays when nobody uses it.
@@ -234,14 +236,20 @@ impl Entry {
         self.host.residence()
     }
 
-    /// Lets what runs end within `grace`, cuts the rest, and returns when the memory is free; says whether it was loaded.
-    pub(crate) fn unload(&self, grace: Duration) -> bool {
-        self.host.unload(|backend| {
+    /// Lets what runs end in time, cuts the rest, and returns when the memory is free; says whether it was loaded.
+    pub(crate) fn unload(&self, shared: &Shared) -> bool {
+        let grace = shared.limits.drain;
+        let frees = self.host.loaded().map(|backend| backend.held());
+        let was_loaded = self.host.unload(|backend| {
             backend.close();
             if !backend.wait_idle(grace) {
                 log::warn!("{}: answers that still ran after {grace:?} are cut", self.id);
             }
-        })
+        });
+        if let Some(frees) = frees.filter(|_| was_loaded) {
+            shared.steward.note_unloaded(&ModelId::new(&*self.id), frees);
+        }
+        was_loaded
     }
 
     fn is_named(&self, asked: &str) -> bool {

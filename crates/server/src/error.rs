@@ -41,6 +41,8 @@ pub(crate) enum ApiError {
     LoadFailed { model: String, reason: String },
     #[error("the model {model} was not loaded: {}", .decision.sentence())]
     Refused { model: String, decision: Box<Decision> },
+    #[error("what is written down about loads could not be read: {reason}")]
+    JournalUnreadable { reason: String },
     #[error("the policy could not be saved: {reason}")]
     PolicyNotSaved { reason: String },
     #[error("there is nothing at {path}")]
@@ -176,6 +178,9 @@ impl ApiError {
                 retry: Some(Retry::Never),
                 ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "model_load_failed")
             },
+            Self::JournalUnreadable { .. } => {
+                Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "journal_unreadable")
+            }
             Self::PolicyNotSaved { .. } => Row {
                 retry: Some(Retry::Never),
                 ..Row::new(S::INTERNAL_SERVER_ERROR, SERVER_ERROR, "policy_not_saved")

@@ -123,7 +123,7 @@ async fn expire(shared: Arc<Shared>) {
     while shared.is_open() {
         ticks.tick().await;
         let work = |shared: &Shared| {
-            shared.catalog.expire(&shared.metrics);
+            shared.catalog.expire(shared);
             Ok(())
         };
         if let Err(error) = intake::blocking(&shared, work).await {
@@ -160,6 +160,7 @@ fn router(shared: Arc<Shared>, access: &Access, is_loopback: bool) -> Router {
         .route("/running", get(admin::running))
         .route("/admin/v1/queue", get(admin::queue))
         .route("/admin/v1/memory", get(memory::memory))
+        .route("/admin/v1/events", get(memory::events))
         .route("/admin/v1/policy", get(memory::policy))
         .route("/admin/v1/policy", put(memory::set_policy))
         .route("/admin/v1/explain", post(memory::explain))

@@ -91,6 +91,17 @@ pub(crate) async fn memory(State(shared): State<Arc<Shared>>) -> Result<Json<Val
     intake::work(&shared, told).await.map(Json)
 }
 
+/// Tells what is still written down about loads: begun, done, failed, refused, forced, unloaded, and the policy's changes.
+pub(crate) async fn events(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    let told = |shared: &Shared| {
+        let events = shared.steward.events();
+        let events =
+            events.map_err(|error| ApiError::JournalUnreadable { reason: error.to_string() })?;
+        Ok(json!({"events": events}))
+    };
+    intake::work(&shared, told).await.map(Json)
+}
+
 /// Tells what a load would be answered, and loads nothing.
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,

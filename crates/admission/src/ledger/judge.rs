@@ -24,6 +24,9 @@ pub struct Env {
     pub available: Option<Bytes>,
     /// What the other processes of this machine hold; `None` where that could not be read.
     pub others: Option<Outside>,
+    /// Whether a model may be let in whose mapped weights have less room than they take, so that parts of them are read
+    /// from disk again and again.
+    pub may_run_from_disk: bool,
     /// Whether the system is so short of memory that nothing new should come.
     pub is_pressed: bool,
     /// What somebody allows models to take beside the policy; it is part of `ceiling` already.
@@ -59,6 +62,8 @@ pub struct Outside {
 pub enum Verdict {
     /// It fits.
     Allowed,
+    /// All but its mapped weights fits: parts of those will be read from disk again and again.
+    RunsFromDisk,
     /// It fits as far as anybody knows: free memory could not be read.
     LiveMemoryUnknown,
     /// The policy lets no model in.
@@ -86,6 +91,7 @@ impl Verdict {
     pub fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
+            Self::RunsFromDisk => "runs_from_disk",
             Self::LiveMemoryUnknown => "live_memory_unknown",
             Self::DisabledByPolicy => "disabled_by_policy",
             Self::ExceedsConfiguredCeiling => "exceeds_configured_ceiling",
@@ -101,7 +107,7 @@ impl Verdict {
 
     /// Tells whether the request may go on.
     pub fn admits(self) -> bool {
-        matches!(self, Self::Allowed | Self::LiveMemoryUnknown)
+        matches!(self, Self::Allowed | Self::RunsFromDisk | Self::LiveMemoryUnknown)
     }
 
     /// Tells whether it would be worth asking again although nobody does anything.
@@ -128,6 +134,8 @@ pub struct Preflight {
     pub is_warm: bool,
     /// The host memory that the request adds.
     pub incremental: Bytes,
+    /// The part of it that is mapped from a file.
+    pub mapped: Bytes,
     /// What the policy allows.
     pub ceiling: Bytes,
     /// Host memory of weights and what stays beside them, all processes together.
@@ -171,6 +179,7 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
         verdict: Verdict::Allowed,
         is_warm,
         incremental: ask.overhead + cold.standing + on_host,
+        mapped: ask.mapped.min(on_host),
         ceiling: env.ceiling,
         resident: ledger.resident_host() + charged_elsewhere,
         active,
@@ -194,7 +203,7 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
             let others = ledger.others(own).map(|held| held.on_device(device.index));
             device.resident + device.incremental + others.sum()
         });
-        preflight.compare(on_device, env.is_pressed)
+        preflight.compare(on_device, env)
     };
     preflight
 }
@@ -225,7 +234,7 @@ impl Preflight {
     }
 
     /// Compares the numbers; the order is part of the contract.
-    fn compare(&self, on_device: Bytes, is_pressed: bool) -> Verdict {
+    fn compare(&self, on_device: Bytes, env: &Env) -> Verdict {
         let projected = self.resident + self.active + self.incremental;
         let is_over_device = self
             .accelerator
@@ -237,14 +246,21 @@ impl Preflight {
         if is_over_device || (self.ceiling > Bytes::ZERO && !fits(projected, self.ceiling)) {
             return Verdict::ExceedsConfiguredCeiling;
         }
-        if is_pressed && !self.is_warm {
+        if env.is_pressed && !self.is_warm {
             return Verdict::MemoryPressure;
         }
         let needed = self.incremental + self.emergency_reserve;
-        match self.available {
-            None => Verdict::LiveMemoryUnknown,
-            Some(available) if fits(needed, available.left_after(self.unseen)) => Verdict::Allowed,
-            Some(_) => Verdict::InsufficientLiveMemory,
+        let Some(available) = self.available else { return Verdict::LiveMemoryUnknown };
+        let free = available.left_after(self.unseen);
+        if fits(needed, free) {
+            Verdict::Allowed
+        } else if env.may_run_from_disk
+            && self.mapped > Bytes::ZERO
+            && fits(needed.left_after(self.mapped), free)
+        {
+            Verdict::RunsFromDisk
+        } else {
+            Verdict::InsufficientLiveMemory
         }
     }
 }

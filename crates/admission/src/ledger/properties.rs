@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::{
     AllocationId, Ask, ChargeId, Env, Holding, Home, Ledger, ModelId, Outside, Phase, Pool,
-    Preflight, ScopeId,
+    Preflight, ScopeId, Verdict,
 };
 use crate::units::Bytes;
 
@@ -44,6 +44,7 @@ struct Wanted {
     pool: Pool,
     home: Home,
     overhead: Bytes,
+    mapped: Bytes,
 }
 
 fn size() -> impl Strategy<Value = Bytes> {
@@ -69,14 +70,16 @@ fn env() -> impl Strategy<Value = Env> {
     let others = proptest::option::weighted(0.95, others);
     let devices = proptest::collection::vec(proptest::option::of(limit()), 0..3);
     let available = proptest::option::weighted(0.9, limit());
-    (limit(), limit(), devices, available, others, proptest::bool::weighted(0.1)).prop_map(
-        |(ceiling, emergency_reserve, devices, available, others, is_pressed)| Env {
+    let flags = (proptest::bool::weighted(0.1), any::<bool>());
+    (limit(), limit(), devices, available, others, flags).prop_map(
+        |(ceiling, emergency_reserve, devices, available, others, flags)| Env {
             ceiling,
             emergency_reserve,
             devices,
             available,
             others,
-            is_pressed,
+            is_pressed: flags.0,
+            may_run_from_disk: flags.1,
             ..Env::default()
         },
     )
@@ -87,8 +90,8 @@ fn wanted() -> impl Strategy<Value = Wanted> {
     let home = prop_oneof![Just(Home::Process), Just(Home::Child)];
     let on = proptest::option::of(0usize..20);
     let holding = proptest::option::weighted(0.95, holding());
-    (0u32..2, 0usize..5, on, holding, pool, home, size()).prop_map(
-        |(scope, model, on, holding, pool, home, overhead)| Wanted {
+    (0u32..2, 0usize..5, on, holding, pool, home, size(), size()).prop_map(
+        |(scope, model, on, holding, pool, home, overhead, mapped)| Wanted {
             scope,
             model,
             on,
@@ -96,6 +99,7 @@ fn wanted() -> impl Strategy<Value = Wanted> {
             pool,
             home,
             overhead,
+            mapped,
         },
     )
 }
@@ -164,7 +168,7 @@ impl World {
             model: model(wanted.model),
             on: wanted.on.and_then(|index| self.allocation(index)),
             holding: wanted.holding,
-            mapped: Bytes::ZERO,
+            mapped: wanted.mapped,
             pool: wanted.pool,
             home: wanted.home,
             overhead: wanted.overhead,
@@ -224,7 +228,14 @@ impl World {
         if let Some(available) = env.available {
             let promised =
                 self.ledger.unseen_host() + env.others.clone().unwrap_or_default().unseen;
-            prop_assert!(promised + env.emergency_reserve <= available);
+            let from_disk = if preflight.verdict == Verdict::RunsFromDisk {
+                prop_assert!(env.may_run_from_disk);
+                preflight.mapped
+            } else {
+                Bytes::ZERO
+            };
+            let promised = promised + env.emergency_reserve;
+            prop_assert!(promised.left_after(from_disk) <= available);
         }
         let (scope, model) = (ask.scope, &ask.model);
         prop_assert!(!self.ledger.is_in_transit(scope, model));

@@ -324,3 +324,18 @@ fn the_room_is_exactly_what_is_admitted() {
         assert_eq!((admits(room), admits(room + 1)), (room > 0, false), "{ceiling} {available}");
     }
 }
+
+#[test]
+fn mapped_weights_without_room_run_from_disk_only_where_that_is_allowed() {
+    let ledger = Ledger::default();
+    let request = Ask { mapped: mib(900), ..ask("m", 900, 100) };
+    let judge = |may_run_from_disk, available| {
+        let env = Env { may_run_from_disk, available: Some(mib(available)), ..roomy() };
+        ledger.preflight(&request, &env).verdict
+    };
+    assert_eq!(judge(true, 1000), Verdict::Allowed);
+    assert_eq!(judge(true, 999), Verdict::RunsFromDisk);
+    assert_eq!(judge(true, 100), Verdict::RunsFromDisk);
+    assert_eq!(judge(true, 99), Verdict::InsufficientLiveMemory);
+    assert_eq!(judge(false, 999), Verdict::InsufficientLiveMemory);
+}

@@ -99,7 +99,7 @@ impl Common {
     pub(super) fn prepare(&self, shared: &Shared, shape: Shape) -> Result<Begun, ApiError> {
         let entry = find(shared, self.named())?;
         let readiness = if self.keep_alive()? == Some(KeepAlive::For(Duration::ZERO)) {
-            entry.unload(shared.limits.drain);
+            entry.unload(shared);
             Readiness::Unloaded
         } else {
             Model::of(entry, shared)?;

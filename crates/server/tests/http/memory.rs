@@ -312,6 +312,8 @@ async fn the_policy_is_shown_and_set() {
     let refused = set(json!("custom:12.3GB")).await;
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("policy")));
     assert_eq!(get(server.address, "/admin/v1/policy").await.json()["policy"], "custom:12.5GB");
+    let events = get(server.address, "/admin/v1/events").await;
+    assert_eq!((events.status, events.json()["events"].is_array()), (200, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
