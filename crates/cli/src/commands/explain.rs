@@ -40,7 +40,8 @@ struct Explained {
 pub(crate) fn explain(args: &ExplainArgs, output: Output) -> anyhow::Result<()> {
     let subject = Subject::read(args)?;
     let steward = memory::look_on("policy", args.memory.limit)?;
-    let decision = steward.explain(&subject.load, &[]);
+    let mut decision = steward.explain(&subject.load, &[]);
+    subject.keep_trained(&mut decision);
     let explained = Explained {
         sentence: decision.sentence(),
         terms: subject.terms(),
