@@ -31,14 +31,6 @@ pub(crate) enum Failure {
         /// How the process ends.
         code: u8,
     },
-    /// A model took its process down twice.
-    #[error(
-        "loading {model} has ended the program twice; --force tries it again, and toko doctor tells more"
-    )]
-    Held {
-        /// Which one.
-        model: String,
-    },
     /// The environment names no place for the policy.
     #[error("there is no place for the memory policy; set TOKO_HOME to a folder, or HOME")]
     NoStateRoot,
@@ -71,7 +63,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(Failure::Usage(_)) => 2,
         Some(Failure::CommandLine(error)) => u8::from(error.use_stderr()) * 2,
         Some(Failure::ModelNotFound { .. }) => 3,
-        Some(Failure::Refused(_) | Failure::Held { .. }) => 4,
+        Some(Failure::Refused(_)) => 4,
         Some(Failure::Told { code }) => *code,
         Some(Failure::Unreachable { .. }) => 5,
         Some(Failure::Interrupted) => 130,

@@ -18,12 +18,10 @@ use std::{
 use anyhow::{Context as _, bail};
 use tokio::runtime::{Builder, Runtime};
 use toko_engine::{
-    Applicant, Engine, Error as EngineError, Event, Options, Params, Plan, Prompt, Summary,
+    Applicant, Engine, Error as EngineError, Event, Options, Params, Prompt, Summary,
 };
 
-use toko_admission::{
-    decision::Ruling, eviction::Candidate, journal::event::What, steward::Steward, units::Bytes,
-};
+use toko_admission::{eviction::Candidate, steward::Steward};
 
 use crate::{failure::Failure, model_source::ModelSource};
 
@@ -156,58 +154,19 @@ pub(crate) fn load_engine(
 ) -> anyhow::Result<Engine> {
     let file = source.open()?;
     let name = source.short_name();
-    let steward = &door.steward;
-    let plan = Plan::new(&file, options, &name).with_context(|| format!("cannot load {source}"))?;
-    let bytes = plan.load().footprint().map_or(Bytes::MAX, |footprint| footprint.total());
-    if steward.past().held.contains(&name) {
-        if !door.is_forced {
-            return Err(Failure::Held { model: name }.into());
-        }
-        steward.record(What::Cleared { model: name.clone() });
-    }
-    let decision = steward.explain(plan.load(), idle);
-    // Where nobody said how many replicas there should be, fewer are tried.
-    let may_begin = door.is_forced
-        || matches!(decision.verdict, Ruling::Admit | Ruling::AdmitSlowly)
-        || options.replicas.is_none() && !decision.fixes.is_empty();
-    if may_begin {
-        steward.record(What::LoadStarted { model: name.clone(), bytes });
-    }
-    let admission = steward.admission();
+    let admission = door.steward.admission();
     let applicant = Applicant { admission, model: &name, idle, is_forced: door.is_forced };
-    let loaded = Engine::load(&file, options, &applicant);
-    for what in outcome(&loaded, &name, bytes, may_begin) {
-        steward.record(what);
-    }
-    match loaded {
+    match Engine::load(&file, options, &applicant) {
         // A refusal names the model itself.
-        Err(refused @ EngineError::Refused(_)) => Err(refused.into()),
-        loaded => loaded.with_context(|| format!("cannot load {source}")),
-    }
-}
-
-/// Returns what the journal has to know of a load that has ended.
-fn outcome(
-    loaded: &Result<Engine, EngineError>,
-    name: &str,
-    bytes: Bytes,
-    may_begin: bool,
-) -> Vec<What> {
-    let model = || name.to_owned();
-    match loaded {
+        Err(EngineError::Refused(decision)) => {
+            door.steward.note_decision(&decision);
+            Err(EngineError::Refused(decision).into())
+        }
         Ok(engine) => {
-            let decision = engine.decision();
-            let reason = decision.sentence();
-            let forced = decision.is_forced.then(|| What::Forced { model: model(), bytes, reason });
-            forced.into_iter().chain([What::Loaded { model: model(), bytes }]).collect()
+            door.steward.note_decision(engine.decision());
+            Ok(engine)
         }
-        Err(error) => {
-            let reason = error.to_string();
-            let failed = What::LoadFailed { model: model(), reason: reason.clone() };
-            let refused = What::Refused { model: model(), bytes, reason };
-            let is_refused = matches!(error, EngineError::Refused(_));
-            may_begin.then_some(failed).into_iter().chain(is_refused.then_some(refused)).collect()
-        }
+        Err(error) => Err(error).with_context(|| format!("cannot load {source}")),
     }
 }
 
