@@ -376,7 +376,7 @@ fn the_next_start_says_what_was_being_loaded_when_the_last_one_died() {
     let answered = run_in(root.path(), &["run", "--max-tokens", "1", "Hi"]);
     assert_eq!(answered.code, Some(0), "{}", answered.stderr);
     assert!(
-        answered.stderr.contains("toko serve ended while it was loading embedded"),
+        answered.stderr.contains("toko serve ended while it loaded embedded"),
         "{}",
         answered.stderr
     );
