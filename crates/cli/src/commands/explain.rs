@@ -13,7 +13,8 @@ use toko_admission::{
 };
 
 use crate::{
-    args::ExplainArgs,
+    args::policy::ExplainArgs,
+    config,
     failure::Failure,
     memory,
     output::{Output, print_json},
@@ -103,6 +104,8 @@ fn command(args: &ExplainArgs) -> Vec<OsString> {
     if let Some(ctx) = args.ctx {
         flag("--ctx", ctx.to_string());
     }
-    flag("--kv-type", args.kv_type.name().to_owned());
+    if args.kv_type.name() != config::KV_TYPE {
+        flag("--kv-type", args.kv_type.name().to_owned());
+    }
     words
 }

@@ -16,7 +16,7 @@ use toko_admission::{
 };
 
 use crate::{
-    args::SimulateArgs,
+    args::policy::SimulateArgs,
     memory,
     output::{Output, print_json},
     refusal::row,

@@ -169,7 +169,6 @@ fn the_embedded_model_is_explained_from_its_header() {
     let sum: u64 = terms.iter().map(|term| term["bytes"].as_u64().unwrap()).sum();
     assert_eq!(decision["need"]["total_bytes"], sum);
     assert_eq!(decision["terms"], decision["need"]["terms"]);
-    // 12 layers, 2 key-value heads of 64, keys and values, 2 bytes.
     let shown = parsed(&run(&["show", "embedded", "--json"]).answer());
     let per_token = shown["kv_bytes_per_token"]["f16"].as_u64().unwrap();
     assert_eq!(decision["kv_bytes"], 1000 * per_token);
@@ -264,6 +263,53 @@ fn a_file_that_is_only_a_header_of_an_unknown_architecture_is_sized_from_above()
     let kinds: Vec<&Value> =
         decision["terms"].as_array().unwrap().iter().map(|it| &it["kind"]).collect();
     assert!(kinds.contains(&&json!("kv_cache")) && kinds.contains(&&json!("margin")), "{kinds:?}");
+}
+
+/// Writes a file that is only a header.
+fn header(path: &Path, metadata: &Value) {
+    let mut writer = Writer::new();
+    for (key, value) in metadata.as_object().unwrap() {
+        match value {
+            Value::String(text) => writer.set(key, text),
+            Value::Array(values) if values.iter().all(Value::is_boolean) => {
+                writer.set(key, values.iter().filter_map(Value::as_bool).collect::<Vec<bool>>())
+            }
+            Value::Array(values) => {
+                writer.set(key, values.iter().filter_map(Value::as_u64).collect::<Vec<u64>>())
+            }
+            number => writer.set(key, number.as_u64().unwrap()),
+        };
+    }
+    writer.save(path).unwrap();
+}
+
+#[test]
+fn golden_headers_of_models_that_cannot_run_here_are_sized() {
+    let golden = golden_json("geometry.json");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("header.gguf");
+    let mut seen = 0;
+    for file in golden["gguf"].as_array().unwrap() {
+        header(&path, &file["metadata"]);
+        let (expected, per_token) = (&file["expected"], 131_072);
+        // Files whose windows an engine widens have figures for such an engine only.
+        let bytes = match expected {
+            Value::Object(all) if all.contains_key("kv_bytes_at_131072") => {
+                expected["kv_bytes_at_131072"].as_u64()
+            }
+            _ => ["kv_bytes_per_token_f16", "kv_bytes_per_token_f16_expanded"]
+                .into_iter()
+                .find_map(|name| Some(expected[name].as_u64()? * per_token)),
+        };
+        let Some(bytes) = bytes else { continue };
+        let decision = explained(&[text(&path), "--ctx", "131072"]);
+        assert_eq!(decision["kv_bytes"], bytes, "{}", file["id"]);
+        if let Some(state) = expected["recurrent_total_one_copy"].as_u64() {
+            assert_eq!(decision["recurrent_state_bytes"], state, "{}", file["id"]);
+        }
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} files were compared");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use toko_admission::{
 use toko_engine::{KvType, Options, Plan};
 use toko_gguf::{Gguf, value::Value};
 
-use crate::{args::ExplainArgs, failure::Failure, model_source::ModelSource};
+use crate::{args::policy::ExplainArgs, failure::Failure, model_source::ModelSource};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
 const DEFAULT_CONTEXT_TOKENS: u64 = 4096;
