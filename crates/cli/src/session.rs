@@ -158,8 +158,15 @@ pub(crate) fn load_engine(
     let applicant = Applicant { admission, model: &name, idle, is_forced: door.is_forced };
     match Engine::load(&file, options, &applicant) {
         // A refusal names the model itself.
-        Err(refused @ EngineError::Refused(_)) => Err(refused.into()),
-        loaded => loaded.with_context(|| format!("cannot load {source}")),
+        Err(EngineError::Refused(decision)) => {
+            door.steward.note_decision(&decision);
+            Err(EngineError::Refused(decision).into())
+        }
+        Ok(engine) => {
+            door.steward.note_decision(engine.decision());
+            Ok(engine)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot load {source}")),
     }
 }
 

@@ -5,6 +5,7 @@
 mod input;
 
 use std::{
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -236,5 +237,7 @@ impl Prompter {
 }
 
 fn is_ready(history: &Path) -> bool {
-    history.parent().is_some_and(|directory| std::fs::create_dir_all(directory).is_ok())
+    let mut closed = std::fs::DirBuilder::new();
+    closed.recursive(true).mode(0o700);
+    history.parent().is_some_and(|directory| closed.create(directory).is_ok())
 }

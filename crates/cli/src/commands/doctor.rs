@@ -23,7 +23,7 @@ use crate::{
     failure::Failure,
     memory,
     output::{Output, print_json},
-    refusal::{holder_line, row},
+    refusal::{holder_line, row, seconds},
 };
 
 /// Longest wait for processes that decide.
@@ -41,6 +41,18 @@ struct Report {
     policy: Policy,
     folders: Vec<Folder>,
     leases: Leases,
+    last_crash: Option<Crash>,
+    /// Models that are not loaded again until somebody says so.
+    held: Vec<String>,
+}
+
+/// A load that ended with its process.
+#[derive(Debug, Serialize)]
+struct Crash {
+    model: String,
+    bytes: Bytes,
+    at_ms: u64,
+    program: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,8 +107,8 @@ impl Report {
         let mut findings = Vec::new();
         // Before the survey, which makes the folder of leases private again.
         let folders = vec![
-            Folder::of("state", &settings.state_root, &mut findings),
-            Folder::of("leases", &settings.leases, &mut findings),
+            Folder::of("state", &settings.state_root, 0o022, &mut findings),
+            Folder::of("leases", &settings.leases, 0o077, &mut findings),
         ];
         let policy = policy(&settings.state_root, &mut findings);
         let leases = leases(&settings.leases, &settings.roots, &mut findings);
@@ -113,8 +125,20 @@ impl Report {
             findings.push(format!("{} leaves nothing for models", memory.ceiling_by));
         }
         let cpu = Cpu { tier: Tier::detect().name(), threads: default_threads() };
+        let past = steward.past();
+        findings.extend(past.warnings.iter().cloned());
+        findings.extend(past.held.iter().map(|model| {
+            format!("loading {model} has ended the program twice; --force tries it again")
+        }));
+        let last_crash = past.crashes.last().map(|crash| Crash {
+            model: crash.model.clone(),
+            bytes: crash.bytes,
+            at_ms: crash.at_ms,
+            program: crash.program.clone(),
+        });
+        let held = past.held.iter().cloned().collect();
         let version = env!("CARGO_PKG_VERSION");
-        Self { findings, version, cpu, memory, reading, policy, folders, leases }
+        Self { findings, version, cpu, memory, reading, policy, folders, leases, last_crash, held }
     }
 
     fn print(&self, output: Output) -> anyhow::Result<()> {
@@ -154,6 +178,11 @@ impl Report {
             let mode = folder.mode.as_deref().unwrap_or("does not exist yet");
             line(folder.purpose, &format!("{} ({mode})", folder.path.display()))?;
         }
+        if let Some(Crash { model, bytes, at_ms, program }) = &self.last_crash {
+            let program = program.as_deref().unwrap_or("a program");
+            let ago = seconds(memory::now_ms().saturating_sub(*at_ms) / 1000);
+            line("last crash", &format!("{program} while loading {model} ({bytes}), {ago} ago"))?;
+        }
         if self.findings.is_empty() {
             return Ok(output.line("All is well.")?);
         }
@@ -163,22 +192,27 @@ impl Report {
 }
 
 impl Folder {
-    fn of(purpose: &'static str, path: &Path, findings: &mut Vec<String>) -> Self {
+    /// Looks at a folder; `forbidden` are the permissions that nobody else may have.
+    fn of(purpose: &'static str, path: &Path, forbidden: u32, findings: &mut Vec<String>) -> Self {
         let found = fs::symlink_metadata(path);
         let name = path.display();
         match &found {
             Ok(found) if !found.is_dir() => {
                 findings.push(format!("{name} is no folder, so that nothing can be kept there"));
             }
-            Ok(found) if is_open_to_others(found) => {
-                findings.push(format!("{name} is open to other users; chmod 700 closes it"))
+            Ok(found) if permissions(found) & forbidden != 0 => {
+                findings.push(format!("{name} is open to other users; chmod 700 closes it"));
             }
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 findings.push(format!("{name} cannot be looked at: {error}"));
             }
             _ => {}
         }
-        Self { purpose, path: path.to_owned(), mode: found.ok().as_ref().map(mode) }
+        Self {
+            purpose,
+            path: path.to_owned(),
+            mode: found.ok().map(|found| format!("{:04o}", permissions(&found))),
+        }
     }
 }
 
@@ -222,16 +256,8 @@ fn lease_files(directory: &Path) -> usize {
     entries.filter(is_lease).count()
 }
 
-#[cfg(unix)]
-fn is_open_to_others(found: &fs::Metadata) -> bool {
+fn permissions(found: &fs::Metadata) -> u32 {
     use std::os::unix::fs::MetadataExt as _;
 
-    found.mode() & 0o077 != 0
-}
-
-#[cfg(unix)]
-fn mode(found: &fs::Metadata) -> String {
-    use std::os::unix::fs::MetadataExt as _;
-
-    format!("{:04o}", found.mode() & 0o7777)
+    found.mode() & 0o7777
 }

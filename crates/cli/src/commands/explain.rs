@@ -13,7 +13,8 @@ use toko_admission::{
 };
 
 use crate::{
-    args::ExplainArgs,
+    args::policy::ExplainArgs,
+    config,
     failure::Failure,
     memory,
     output::{Output, print_json},
@@ -40,7 +41,8 @@ struct Explained {
 pub(crate) fn explain(args: &ExplainArgs, output: Output) -> anyhow::Result<()> {
     let subject = Subject::read(args)?;
     let steward = memory::look_on("policy", args.memory.limit)?;
-    let decision = steward.explain(&subject.load, &[]);
+    let mut decision = steward.explain(&subject.load, &[]);
+    subject.keep_trained(&mut decision);
     let explained = Explained {
         sentence: decision.sentence(),
         terms: subject.terms(),
@@ -102,6 +104,8 @@ fn command(args: &ExplainArgs) -> Vec<OsString> {
     if let Some(ctx) = args.ctx {
         flag("--ctx", ctx.to_string());
     }
-    flag("--kv-type", args.kv_type.name().to_owned());
+    if args.kv_type.name() != config::KV_TYPE {
+        flag("--kv-type", args.kv_type.name().to_owned());
+    }
     words
 }

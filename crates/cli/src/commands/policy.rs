@@ -13,7 +13,7 @@ use toko_admission::{
 };
 
 use crate::{
-    args::{
+    args::policy::{
         ConciergeArgs, ConciergeWish, PolicyCommand, PreviewArgs, SetPolicyArgs, ShowPolicyArgs,
     },
     commands::{explain::explain, simulate::simulate},

@@ -14,7 +14,7 @@ use crate::{
     config,
     failure::Failure,
     memory,
-    output::{Output, print_json},
+    output::{Output, note, print_json},
     refusal::seconds,
 };
 
@@ -61,10 +61,14 @@ impl Server {
                 let memory = ask(&format!("{base}/memory"), key).ok();
                 Ok(Some(Self { queue, memory }))
             }
-            Err(error) => match error.downcast_ref() {
-                Some(Failure::Unreachable { .. }) if !is_named => Ok(None),
-                _ => Err(error),
-            },
+            Err(error) if is_named => Err(error),
+            Err(error) => {
+                // Whoever is there without being asked for must not hide what the machine holds.
+                if !matches!(error.downcast_ref(), Some(Failure::Unreachable { .. })) {
+                    note(&format!("{error:#}"));
+                }
+                Ok(None)
+            }
         }
     }
 

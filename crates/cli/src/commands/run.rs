@@ -1,6 +1,6 @@
 //! `toko run`: one prompt, one answer on standard output. Without a prompt it hands over to `chat`.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
 use toko_engine::{
     Chat, FinishReason, KvType, Message, Options, Params, Prompt, Sampling, Summary,
@@ -29,15 +29,23 @@ pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
     };
     args.generation.temperature.get_or_insert(config::sampling(&source).temperature);
     let options = engine_options(&args.load, Some(1));
-    let door = || door("run", &args.load);
-    match prompt.filter(|prompt| !prompt.is_empty()) {
-        Some(prompt) => answer(Session::load(&source, options, door()?)?, &prompt, &args, output),
-        None if args.raw => Err(no_prompt("--raw needs a prompt")),
-        None if stdin::is_terminal() && output.is_terminal() => {
-            chat::chat(Session::load(&source, options, door()?)?, &args, output)
+    let prompt = prompt.filter(|prompt| !prompt.is_empty());
+    if prompt.is_none() {
+        if args.raw {
+            return Err(no_prompt("--raw needs a prompt"));
         }
-        None => Err(no_prompt("there is no prompt and no terminal to chat on")),
+        if !(stdin::is_terminal() && output.is_terminal()) {
+            return Err(no_prompt("there is no prompt and no terminal to chat on"));
+        }
     }
+    let door = door("run", &args.load)?;
+    let steward = Arc::clone(&door.steward);
+    let ended = Session::load(&source, options, door).and_then(|session| match prompt {
+        Some(prompt) => answer(session, &prompt, &args, output),
+        None => chat::chat(session, &args, output),
+    });
+    steward.end();
+    ended
 }
 
 /// Opens the door to memory for a command that loads models.

@@ -33,7 +33,9 @@ use crate::{
 pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let sources = served_models(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ended = runtime.block_on(listen_and_answer(args, &sources));
+    let door = door("serve", &args.load)?;
+    let ended = runtime.block_on(listen_and_answer(args, &sources, &door));
+    door.steward.end();
     // A load or an answer that is given up must not hold the process.
     runtime.shutdown_background();
     ended
@@ -59,14 +61,17 @@ fn served_models(args: &ServeArgs) -> Result<Vec<ModelSource>, Failure> {
     Ok(sources)
 }
 
-async fn listen_and_answer(args: &ServeArgs, sources: &[ModelSource]) -> anyhow::Result<()> {
+async fn listen_and_answer(
+    args: &ServeArgs,
+    sources: &[ModelSource],
+    door: &Door,
+) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let keys = access::keys(&args.access)?;
-    let door = door("serve", &args.load)?;
     let listener = bind(args, !keys.is_empty()).await?;
     let address = listener.local_addr()?;
     let first = tokio::select! {
-        engine = load(args, &sources[0], &door) => engine?,
+        engine = load(args, &sources[0], door) => engine?,
         failure = signals.next() => return Err(failure.into()),
     };
     let info = first.info();
@@ -78,7 +83,7 @@ async fn listen_and_answer(args: &ServeArgs, sources: &[ModelSource]) -> anyhow:
         info.replicas
     ));
     note(&format!("listening on http://{address}"));
-    let state = state(args, sources, first, keys, &door);
+    let state = state(args, sources, first, keys, door);
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move { drop(stopped.await) };
     let mut server = std::pin::pin!(toko_server::serve(listener, state, shutdown));
@@ -172,7 +177,7 @@ fn served(
         load: Box::new(move |idle| {
             let loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
             let engine = loaded.map_or_else(|| load_engine(&from, &options, &door, idle), Ok);
-            Ok(Arc::new(engine.map_err(load_error)?))
+            Ok(Arc::new(engine.map_err(|error| load_error(&error))?))
         }),
         explain: Box::new(move |proposal, idle| {
             let options = Options {
@@ -188,7 +193,7 @@ fn served(
 }
 
 /// Tells a refusal from every other reason, of which the whole chain is kept as the command line would tell it.
-fn load_error(error: anyhow::Error) -> LoadError {
+fn load_error(error: &anyhow::Error) -> LoadError {
     match error.downcast_ref() {
         Some(EngineError::Refused(decision)) => LoadError::Refused(decision.clone()),
         _ => LoadError::Failed(format!("{error:#}").into()),

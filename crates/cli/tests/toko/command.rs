@@ -37,6 +37,12 @@ impl Finished {
 /// Prepares `toko` with nothing of the caller's environment that it looks at.
 pub(crate) fn toko(arguments: &[&str]) -> Command {
     static HOME: OnceLock<tempfile::TempDir> = OnceLock::new();
+    // The policy, the leases and the history of these tests are nobody else's.
+    toko_in(HOME.get_or_init(|| tempfile::tempdir().unwrap()).path(), arguments)
+}
+
+/// Prepares `toko` with a state root of its own.
+pub(crate) fn toko_in(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toko"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TOKO_") {
@@ -46,9 +52,7 @@ pub(crate) fn toko(arguments: &[&str]) -> Command {
     for name in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"] {
         command.env_remove(name);
     }
-    // The policy, the leases and the history of these tests are nobody else's.
-    let home = HOME.get_or_init(|| tempfile::tempdir().unwrap()).path();
-    command.env("HOME", home).env("TOKO_HOME", home.join("state"));
+    command.env("HOME", root).env("TOKO_HOME", root);
     command.args(arguments);
     command
 }
@@ -56,6 +60,11 @@ pub(crate) fn toko(arguments: &[&str]) -> Command {
 /// Runs `toko` with nothing on standard input.
 pub(crate) fn run(arguments: &[&str]) -> Finished {
     finish(toko(arguments).stdin(Stdio::null()).output().unwrap())
+}
+
+/// Runs `toko` with nothing on standard input and a state root of its own.
+pub(crate) fn run_in(root: &Path, arguments: &[&str]) -> Finished {
+    finish(toko_in(root, arguments).stdin(Stdio::null()).output().unwrap())
 }
 
 /// Runs `toko` with a text on standard input.
@@ -91,7 +100,8 @@ pub(crate) fn golden_answer(question: &str) -> String {
     answer.strip_suffix("<|im_end|>").expect("a short answer is complete").to_owned()
 }
 
-fn finish(output: Output) -> Finished {
+/// Returns what a command left behind.
+pub(crate) fn finish(output: Output) -> Finished {
     Finished {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),

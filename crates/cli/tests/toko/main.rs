@@ -4,6 +4,8 @@
 mod command;
 mod help;
 mod hostile;
+mod memory;
+mod policy;
 mod run;
 mod serve;
 mod show;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::command::{golden_answer, run, text, toko};
 
 /// A running server, ended with the test.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     stderr: BufReader<ChildStderr>,
     address: String,
@@ -19,8 +19,12 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = toko(&["serve", "--port", "0"])
-            .args(arguments)
+        Self::spawn(toko(&["serve", "--port", "0"]).args(arguments))
+    }
+
+    /// Starts a server and waits until it listens.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -39,8 +43,22 @@ impl Server {
         Self { child, stderr, address }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Ends it without a chance to tidy up.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Sends one request and returns the whole answer.
-    fn ask(&self, head: &str, body: &str) -> String {
+    pub(crate) fn ask(&self, head: &str, body: &str) -> String {
         self.ask_with(head, "X-Request-Id: 1", body)
     }
 
@@ -222,10 +240,15 @@ fn ps_lists_the_models_of_a_server_with_their_replicas() {
     let listed = run(&["ps", "--host", &server.address]).answer();
     let rows: Vec<Vec<&str>> =
         listed.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0], ["MODEL", "STATE", "CONTEXT", "SIZE", "IDLE", "LEASED", "WAITING"]);
-    assert_eq!(rows[1], ["embedded", "ready", "1024", "3", "3", "0", "0"]);
-    assert_eq!(rows[2], ["tiny-qwen3", "unloaded", "-", "-", "-", "-", "-"]);
-    assert_eq!(rows.len(), 3);
+    let head = ["MODEL", "STATE", "CONTEXT", "SIZE", "IDLE", "LEASED", "WAITING", "MEMORY", "KEEP"];
+    assert_eq!(rows[0], head);
+    assert_eq!(rows[1][..7], ["embedded", "ready", "1024", "3", "3", "0", "0"]);
+    assert_eq!(rows[1][8..], ["MiB", "on"], "{listed}");
+    assert_eq!(rows[2], ["tiny-qwen3", "unloaded", "-", "-", "-", "-", "-", "-", "on"]);
+    // Below them the machine: its head, this server's one loaded model, and the sum.
+    assert_eq!(rows[4], ["PROCESS", "MODEL", "MEMORY", "STATE", "UNUSED"]);
+    assert_eq!(rows[5][..5], ["toko", "serve,", "process", &server.id().to_string(), "embedded"]);
+    assert_eq!(rows.len(), 7, "{listed}");
 
     let body = r#"{"model":"tiny-qwen3","prompt":"a","max_tokens":1}"#;
     let answer = server.ask("POST /v1/completions", body);

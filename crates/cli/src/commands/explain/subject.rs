@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use toko_admission::{
-    decision::Load,
+    decision::{Change, Decision, Fix, Load},
     estimate::{Backend, ForeignModel, Scoring},
     geometry::{
         Exactness, KvElement, Shape, checkpoint,
@@ -24,7 +24,7 @@ use toko_admission::{
 use toko_engine::{KvType, Options, Plan};
 use toko_gguf::{Gguf, value::Value};
 
-use crate::{args::ExplainArgs, failure::Failure, model_source::ModelSource};
+use crate::{args::policy::ExplainArgs, failure::Failure, model_source::ModelSource};
 
 /// The context that a model gets when nobody asks for one: its own, but no more than this.
 const DEFAULT_CONTEXT_TOKENS: u64 = 4096;
@@ -40,6 +40,8 @@ pub(super) struct Subject {
     overhead: Vec<Term>,
     pub(super) kv_bytes: Option<Bytes>,
     pub(super) recurrent_state_bytes: Option<Bytes>,
+    /// Tokens that the model takes at most, where more were asked for.
+    limit_tokens: Option<u64>,
     pub(super) is_upper_bound: bool,
     pub(super) runs_here: bool,
     pub(super) notes: Vec<String>,
@@ -70,6 +72,25 @@ impl Subject {
         Ok(Self::gguf(&file, &source.short_name(), args))
     }
 
+    /// Proposes no context that the model would not take; less context fits where more does.
+    pub(super) fn keep_trained(&self, decision: &mut Decision) {
+        let (Some(limit), Some(sizing)) = (self.limit_tokens, &self.load.sizing) else { return };
+        let mut shorten = |fix: &mut Fix| {
+            let (context_tokens, replicas) = match &mut fix.change {
+                Change::Context { context_tokens } => (context_tokens, self.load.replicas),
+                Change::ContextAndReplicas { context_tokens, replicas } => {
+                    (context_tokens, *replicas)
+                }
+                // With that context still asked for nothing else makes the model run.
+                _ => return false,
+            };
+            *context_tokens = limit.min(*context_tokens);
+            fix.total_bytes = sizing.footprint(*context_tokens, replicas).total();
+            true
+        };
+        decision.fixes.retain_mut(&mut shorten);
+    }
+
     /// Returns the terms that are known, with or without the weights.
     pub(super) fn terms(&self) -> Vec<Term> {
         match self.load.footprint() {
@@ -89,6 +110,7 @@ impl Subject {
                 Self {
                     load,
                     overhead: Vec::new(),
+                    limit_tokens: trained(&shape).filter(|trained| *trained < context_tokens),
                     kv_bytes: kv_bytes(&shape, context_tokens),
                     recurrent_state_bytes: recurrent_bytes(&shape),
                     is_upper_bound: false,
@@ -131,8 +153,8 @@ impl Subject {
 
 impl Foreign {
     fn subject(mut self, args: &ExplainArgs) -> Subject {
-        let trained = self.shape.as_ref().ok().and_then(|shape| shape.trained_context);
-        let default = trained.unwrap_or(DEFAULT_CONTEXT_TOKENS).min(DEFAULT_CONTEXT_TOKENS);
+        let default =
+            trained(&self.shape).unwrap_or(DEFAULT_CONTEXT_TOKENS).min(DEFAULT_CONTEXT_TOKENS);
         let context_tokens = args.ctx.unwrap_or(default);
         let sizing = self.sizing(args.kv_type);
         match &self.shape {
@@ -159,6 +181,7 @@ impl Foreign {
                 variants: Vec::new(),
             },
             overhead,
+            limit_tokens: None,
             kv_bytes: kv_bytes(&self.shape, context_tokens),
             recurrent_state_bytes: recurrent_bytes(&self.shape),
             is_upper_bound: true,
@@ -234,6 +257,10 @@ fn own(
         notes.push(format!("It would not run with that context: {too_long}."));
         Ok(Load { context_tokens: asked, ..load })
     })
+}
+
+fn trained(shape: &Result<Shape, String>) -> Option<u64> {
+    shape.as_ref().ok()?.trained_context
 }
 
 fn kv_bytes(shape: &Result<Shape, String>, context_tokens: u64) -> Option<Bytes> {
