@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use crate::eviction::{self, Candidate};
 use crate::ledger::{
-    Ask, Env, Holding, Home, Ledger, ModelId, Outside, Pool, Preflight, ScopeId, Verdict,
+    Accelerator, Ask, Env, Holding, Home, Ledger, ModelId, Outside, Pool, Preflight, ScopeId,
+    Verdict,
 };
 use crate::sizing::{Evidence, Footprint, Sizing, Term};
 use crate::units::Bytes;
@@ -124,6 +125,9 @@ pub struct Have {
     pub ceiling_by: String,
     /// Which limit leaves the least, in words.
     pub bound_by: String,
+    /// What there is on the accelerator that the weights go to, where they go to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accelerator: Option<Accelerator>,
 }
 
 /// Somebody who holds memory.
@@ -277,6 +281,9 @@ impl Decision {
     pub fn sentence(&self) -> String {
         let Self { model, need, have, .. } = self;
         let needs = format!("{model} needs {}", need.incremental_bytes);
+        if let Some(sentence) = self.on_accelerator() {
+            return sentence;
+        }
         match self.reason {
             Verdict::Allowed => format!("{needs}, and there is room for {}", have.room_bytes),
             Verdict::RunsFromDisk => {
@@ -317,6 +324,27 @@ impl Decision {
     }
 }
 
+impl Decision {
+    /// Returns the answer in one sentence where an accelerator is the reason for it.
+    fn on_accelerator(&self) -> Option<String> {
+        let device = self.have.accelerator?;
+        let Accelerator { index, incremental, resident, active, unseen, .. } = device;
+        let needs = format!("{} needs {incremental} on accelerator {index}", self.model);
+        let taken = resident + active;
+        match self.reason {
+            Verdict::ExceedsConfiguredCeiling if device.is_over() => {
+                let total = device.total?;
+                Some(format!("{needs}, which has {total}, of which models take {taken}"))
+            }
+            Verdict::InsufficientLiveMemory if device.is_short() => {
+                let free = device.free?.left_after(unseen + active);
+                Some(format!("{needs}, where {free} are free"))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Tells whether a load would be refused on a machine where nothing else is loaded, too.
 fn never_fits(load: &Load, env: &Env) -> bool {
     let alone = Env {
@@ -324,6 +352,7 @@ fn never_fits(load: &Load, env: &Env) -> bool {
         others: Some(Outside::default()),
         is_pressed: false,
         held: BTreeSet::new(),
+        devices_free: Vec::new(),
         ..env.clone()
     };
     !Ledger::default().preflight(&load.ask(), &alone).verdict.admits()
@@ -391,6 +420,7 @@ fn have(preflight: &Preflight, env: &Env, idle: &[Candidate]) -> Have {
         room_bytes: preflight.room(),
         ceiling_by: env.ceiling_by.clone(),
         bound_by: env.bound_by.clone(),
+        accelerator: preflight.accelerator,
     }
 }
 

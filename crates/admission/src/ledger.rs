@@ -15,9 +15,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::estimate::Backend;
 use crate::units::Bytes;
 
-pub use judge::{Env, Outside, Preflight, Verdict};
+pub use judge::{Accelerator, Env, Outside, Preflight, Verdict};
 
 /// The name of a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -61,6 +62,17 @@ pub enum Pool {
     Host,
     /// The memory of one accelerator, by its index.
     Device(u8),
+}
+
+impl Pool {
+    /// Returns where an engine puts its weights: onto an accelerator only where that has memory of its own and says how
+    /// much.
+    pub fn of(backend: Backend, device: u8, memory: Option<Bytes>) -> Self {
+        match (backend, memory) {
+            (Backend::Cuda, Some(_)) => Self::Device(device),
+            (Backend::Cuda | Backend::Metal | Backend::Cpu, _) => Self::Host,
+        }
+    }
 }
 
 /// How far an allocation is.
@@ -516,6 +528,12 @@ impl Ledger {
     /// Returns the weights that lie on a device.
     pub fn resident_on(&self, device: u8) -> Bytes {
         self.allocations.values().map(|held| held.on_device(device)).sum()
+    }
+
+    /// Returns the weights that are on their way to a device, and do not show there yet.
+    pub fn loading_on(&self, device: u8) -> Bytes {
+        let loading = self.allocations.values().filter(|held| held.phase == Phase::Loading);
+        loading.map(|held| held.on_device(device)).sum()
     }
 
     /// Returns the weights that requests are going to load onto a device.

@@ -5,6 +5,7 @@
 //! can't be read is unknown, never nothing and never without end. Every path starts at a root that is passed in.
 
 mod cgroup;
+pub mod devices;
 pub mod pressure;
 pub mod process;
 mod text;

@@ -17,10 +17,11 @@ use crate::history::Key;
 use crate::journal;
 use crate::journal::event::{Event, What};
 use crate::journal::past::{Crash, Past};
-use crate::ledger::{Env, ModelId, Outside, ScopeId};
+use crate::ledger::{Env, Ledger, ModelId, Outside, ScopeId};
 use crate::machine;
-use crate::policy::{EffectiveBudget, Policy};
+use crate::policy::{EffectiveBudget, Evaluation, Policy};
 use crate::policy_file::{self, Loaded, WatchedPolicy};
+use crate::probe::devices::{self, Device, Devices, NoDevices};
 use crate::probe::{self, Bound, Reading};
 use crate::surroundings::{self, Live, Settings};
 use crate::units::Bytes;
@@ -36,6 +37,7 @@ pub struct Steward {
     admission: Admission,
     policy: WatchedPolicy,
     notes: Arc<Notes>,
+    devices: Arc<dyn Devices>,
 }
 
 /// How the machine's memory is used, for people.
@@ -65,40 +67,68 @@ pub struct Memory {
     pub bounds: Vec<Bound>,
     /// Who holds memory, most first.
     pub holders: Vec<Holder>,
+    /// The accelerators, where there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accelerators: Vec<AcceleratorMemory>,
     /// What could not be read, in words.
     pub warnings: Vec<String>,
+}
+
+/// How the memory of an accelerator is used, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AcceleratorMemory {
+    /// What it is called.
+    pub name: String,
+    /// All of it; `null` where nobody knows.
+    pub total_bytes: Option<Bytes>,
+    /// What nobody uses of it; `null` where nobody knows.
+    pub free_bytes: Option<Bytes>,
+    /// What is charged to models of this process.
+    pub charged_bytes: Bytes,
 }
 
 impl Steward {
     /// Begins to look after the memory for this process. What cannot be read or joined is told in the log, and the
     /// stricter of what is left holds.
     pub fn open(settings: Settings) -> Self {
+        Self::open_with_devices(settings, Arc::from(devices::system()))
+    }
+
+    /// Begins to look after the memory on a machine with given accelerators.
+    pub fn open_with_devices(settings: Settings, devices: Arc<dyn Devices>) -> Self {
         let notes = Arc::new(Notes::open(&settings));
-        let live = Live::open(settings.clone(), Arc::clone(&notes));
-        Self::with(settings, Admission::new(Box::new(live), ScopeId(0)), notes)
+        let live = Live::open(settings.clone(), Arc::clone(&notes), Arc::clone(&devices));
+        Self::with(settings, Admission::new(Box::new(live), ScopeId(0)), notes, devices)
     }
 
     /// Looks after memory that a given table decides about.
     pub fn new(settings: Settings, admission: Admission) -> Self {
         let notes = Arc::new(Notes::read(&settings));
-        Self::with(settings, admission, notes)
+        Self::with(settings, admission, notes, Arc::new(NoDevices))
     }
 
-    fn with(settings: Settings, admission: Admission, notes: Arc<Notes>) -> Self {
+    fn with(
+        settings: Settings,
+        admission: Admission,
+        notes: Arc<Notes>,
+        devices: Arc<dyn Devices>,
+    ) -> Self {
         let policy = WatchedPolicy::new(settings.state_root.clone());
-        Self { settings, admission, policy, notes }
+        Self { settings, admission, policy, notes, devices }
     }
 
     /// Looks at the memory without joining the processes that share it: for whoever loads nothing. What is asked through
     /// it is told to nobody.
     pub fn look_on(settings: Settings) -> Self {
         let notes = Arc::new(Notes::read(&settings));
+        let devices: Arc<dyn Devices> = Arc::from(devices::system());
         let onlooker = Onlooker {
             settings: settings.clone(),
             policy: WatchedPolicy::new(settings.state_root.clone()),
             notes: Arc::clone(&notes),
+            devices: Arc::clone(&devices),
         };
-        Self::with(settings, Admission::new(Box::new(onlooker), ScopeId(0)), notes)
+        Self::with(settings, Admission::new(Box::new(onlooker), ScopeId(0)), notes, devices)
     }
 
     /// Returns the table.
@@ -181,6 +211,13 @@ impl Steward {
         policy.effective_budget(total_memory_mb.unwrap_or_else(own))
     }
 
+    /// Returns what a policy means on this machine and its first accelerator.
+    pub fn evaluate(&self, policy: &Policy) -> Evaluation {
+        let env = surroundings::env(policy, &self.reading(), None);
+        let first = self.devices.read().first().and_then(|device| device.total);
+        policy.evaluate(env.total.map_or(0, Bytes::floor_mib), first.map(Bytes::floor_mib))
+    }
+
     /// Judges a load without promising anything, and explains the answer; `idle` are the models of this process that
     /// could go.
     pub fn explain(&self, load: &Load, idle: &[Candidate]) -> Decision {
@@ -190,6 +227,7 @@ impl Steward {
     /// Returns how the memory is used; `known` says more about the models of this process.
     pub fn memory(&self, known: &[Candidate]) -> Memory {
         let Reading { bounds, warnings, .. } = self.reading();
+        let devices = self.devices.read();
         self.admission.inspect(|ledger, env| {
             let nothing = Load::of_nothing();
             let decision = Decision::of(&nothing, ledger, env, known);
@@ -207,10 +245,22 @@ impl Steward {
                 is_pressed: env.is_pressed,
                 bounds: bounds.clone(),
                 holders: decision::holders(ledger, env, known, usize::MAX),
+                accelerators: accelerators(&devices, ledger),
                 warnings: warnings.clone(),
             }
         })
     }
+}
+
+fn accelerators(devices: &[Device], ledger: &Ledger) -> Vec<AcceleratorMemory> {
+    let numbered = (0..=u8::MAX).zip(devices);
+    let memory = numbered.map(|(index, device)| AcceleratorMemory {
+        name: device.name.clone(),
+        total_bytes: device.total,
+        free_bytes: device.free,
+        charged_bytes: ledger.resident_on(index) + ledger.active_on(index),
+    });
+    memory.collect()
 }
 
 /// Reads all that decisions depend on, and is seen by nobody.
@@ -218,6 +268,7 @@ struct Onlooker {
     settings: Settings,
     policy: WatchedPolicy,
     notes: Arc<Notes>,
+    devices: Arc<dyn Devices>,
 }
 
 impl Surroundings for Onlooker {
@@ -236,7 +287,8 @@ impl Surroundings for Onlooker {
         let reading = probe::read(roots);
         let is_pressed = surroundings::gate(policy.profile).observe(reading.pressure.counted());
         let env = surroundings::env(&policy, &reading, *limit);
-        decide(&Env { others, is_pressed, held: self.notes.held(), ..env });
+        let env = Env { others, is_pressed, held: self.notes.held(), ..env };
+        decide(&surroundings::on(&self.devices.read(), env));
         true
     }
 

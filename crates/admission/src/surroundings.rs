@@ -13,6 +13,7 @@ use crate::machine::record::{Held as TellHeld, Holdings, Process, State};
 use crate::machine::{Basis, Error, Holding, Machine, Others};
 use crate::policy::{Policy, Profile};
 use crate::policy_file::WatchedPolicy;
+use crate::probe::devices::{Device, Devices};
 use crate::probe::pressure::Gate;
 use crate::probe::{self, Bound, Limiter, Reading, Roots};
 use crate::steward::Notes;
@@ -69,6 +70,7 @@ pub struct Live {
     /// older than what was told before.
     told: Mutex<BTreeMap<ModelId, Told>>,
     notes: Arc<Notes>,
+    devices: Arc<dyn Devices>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +83,7 @@ struct Told {
 
 impl Live {
     /// Joins the processes of this machine. Where that is not possible this process decides alone, and says so.
-    pub(crate) fn open(settings: Settings, notes: Arc<Notes>) -> Self {
+    pub(crate) fn open(settings: Settings, notes: Arc<Notes>, devices: Arc<dyn Devices>) -> Self {
         let joined = Machine::join(
             &settings.leases,
             settings.roots.clone(),
@@ -93,7 +95,15 @@ impl Live {
         });
         let policy = WatchedPolicy::new(settings.state_root.clone());
         let gate = Mutex::new((Profile::Everyday, gate(Profile::Everyday)));
-        Self { settings, policy, machine: machine.ok(), gate, told: Mutex::default(), notes }
+        Self {
+            settings,
+            policy,
+            machine: machine.ok(),
+            gate,
+            told: Mutex::default(),
+            notes,
+            devices,
+        }
     }
 
     fn told(&self) -> MutexGuard<'_, BTreeMap<ModelId, Told>> {
@@ -115,7 +125,8 @@ impl Live {
             gate.1.observe(reading.pressure.counted())
         };
         let others = others.map(|others| outside(others, (self.settings.now_ms)()));
-        Env { others, is_pressed, held: held.clone(), ..env(policy, reading, self.settings.limit) }
+        let env = env(policy, reading, self.settings.limit);
+        on(&self.devices.read(), Env { others, is_pressed, held: held.clone(), ..env })
     }
 
     /// Puts a snapshot into the words of the machine's directory.
@@ -237,6 +248,15 @@ pub fn env(policy: &Policy, reading: &Reading, limit: Option<Bytes>) -> Env {
         may_run_from_disk: policy.profile == Profile::LocalFocused,
         total: whole.map(|whole| whole.limit),
         ..Env::default()
+    }
+}
+
+/// Adds the numbers of the accelerators to those of a moment.
+pub(crate) fn on(devices: &[Device], env: Env) -> Env {
+    Env {
+        devices: devices.iter().map(|device| device.total).collect(),
+        devices_free: devices.iter().map(|device| device.free).collect(),
+        ..env
     }
 }
 

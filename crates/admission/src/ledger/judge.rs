@@ -20,6 +20,8 @@ pub struct Env {
     pub emergency_reserve: Bytes,
     /// The memory of each device, where it is known.
     pub devices: Vec<Option<Bytes>>,
+    /// What nobody uses of it, where it is known.
+    pub devices_free: Vec<Option<Bytes>>,
     /// What could be taken without taking it from anybody; `None` where nobody knows.
     pub available: Option<Bytes>,
     /// What the other processes of this machine hold; `None` where that could not be read.
@@ -153,16 +155,41 @@ pub struct Preflight {
 }
 
 /// The numbers of an accelerator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Accelerator {
     /// Which one.
     pub index: u8,
     /// Its memory, where it is known.
+    #[serde(rename = "total_bytes")]
     pub total: Option<Bytes>,
+    /// What nobody uses of it, where it is known.
+    #[serde(rename = "free_bytes")]
+    pub free: Option<Bytes>,
     /// Weights that lie on it.
+    #[serde(rename = "resident_bytes")]
     pub resident: Bytes,
+    /// Weights that other requests are going to load onto it.
+    #[serde(rename = "reserved_bytes")]
+    pub active: Bytes,
+    /// Of the weights that lie on it, those that are on their way and still count as free.
+    #[serde(rename = "unseen_bytes")]
+    pub unseen: Bytes,
     /// Weights that the request adds.
+    #[serde(rename = "incremental_bytes")]
     pub incremental: Bytes,
+}
+
+impl Accelerator {
+    /// Tells whether the weights are more than the device has, or has left for them.
+    pub fn is_over(&self) -> bool {
+        self.total.is_some_and(|total| !fits(self.resident + self.active + self.incremental, total))
+    }
+
+    /// Tells whether others use so much of the device that the weights have no room on it now.
+    pub fn is_short(&self) -> bool {
+        let promised = self.unseen + self.active;
+        self.free.is_some_and(|free| !fits(self.incremental, free.left_after(promised)))
+    }
 }
 
 /// Judges a request; the charge `own` is what it asks to replace.
@@ -183,7 +210,7 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
         ceiling: env.ceiling,
         resident: ledger.resident_host() + charged_elsewhere,
         active,
-        accelerator: accelerator(ledger, ask, env, cold.weights),
+        accelerator: accelerator(ledger, ask, env, own, cold.weights),
         available: env.available,
         unseen: ledger.unseen_resident() + active + unseen_elsewhere,
         emergency_reserve: env.emergency_reserve,
@@ -199,20 +226,29 @@ pub(super) fn judge(ledger: &Ledger, ask: &Ask, env: &Env, own: Option<ChargeId>
     } else if env.others.is_none() && !is_warm {
         Verdict::OthersUnknown
     } else {
-        let on_device = preflight.accelerator.map_or(Bytes::ZERO, |device| {
-            let others = ledger.others(own).map(|held| held.on_device(device.index));
-            device.resident + device.incremental + others.sum()
-        });
-        preflight.compare(on_device, env)
+        preflight.compare(env)
     };
     preflight
 }
 
-fn accelerator(ledger: &Ledger, ask: &Ask, env: &Env, weights: Bytes) -> Option<Accelerator> {
+fn accelerator(
+    ledger: &Ledger,
+    ask: &Ask,
+    env: &Env,
+    own: Option<ChargeId>,
+    incremental: Bytes,
+) -> Option<Accelerator> {
     let Pool::Device(index) = ask.pool else { return None };
-    let total = env.devices.get(usize::from(index)).copied().flatten();
-    let resident = ledger.resident_on(index);
-    Some(Accelerator { index, total, resident, incremental: weights })
+    let known = |of: &[Option<Bytes>]| of.get(usize::from(index)).copied().flatten();
+    Some(Accelerator {
+        index,
+        total: known(&env.devices),
+        free: known(&env.devices_free),
+        resident: ledger.resident_on(index),
+        active: ledger.others(own).map(|held| held.on_device(index)).sum(),
+        unseen: ledger.loading_on(index),
+        incremental,
+    })
 }
 
 /// Tells whether a sum stays within a limit; one that is too large to be counted stays within none.
@@ -234,12 +270,9 @@ impl Preflight {
     }
 
     /// Compares the numbers; the order is part of the contract.
-    fn compare(&self, on_device: Bytes, env: &Env) -> Verdict {
+    fn compare(&self, env: &Env) -> Verdict {
         let projected = self.resident + self.active + self.incremental;
-        let is_over_device = self
-            .accelerator
-            .and_then(|device| device.total)
-            .is_some_and(|total| !fits(on_device, total));
+        let is_over_device = self.accelerator.is_some_and(|device| device.is_over());
         if self.ceiling == Bytes::ZERO && !self.is_warm {
             return Verdict::DisabledByPolicy;
         }
@@ -248,6 +281,9 @@ impl Preflight {
         }
         if env.is_pressed && !self.is_warm {
             return Verdict::MemoryPressure;
+        }
+        if self.accelerator.is_some_and(|device| device.is_short()) {
+            return Verdict::InsufficientLiveMemory;
         }
         let needed = self.incremental + self.emergency_reserve;
         let Some(available) = self.available else { return Verdict::LiveMemoryUnknown };
