@@ -53,7 +53,8 @@ impl Scratch {
         max_positions: usize,
         threads: usize,
     ) -> Self {
-        let floats = |length: usize| vec![0.0; max_tokens * length];
+        // Written, so that the memory is there before any pass needs it; as zeros the system would only promise it.
+        let floats = |length: usize| vec![f32::NAN; max_tokens * length];
         Self {
             max_tokens,
             max_rows,

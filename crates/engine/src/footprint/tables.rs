@@ -10,7 +10,10 @@ use toko_gguf::value::Value;
 use crate::Error;
 
 /// Splitting rules, automata of special tokens, and a chat template's machine.
-const RULES: u64 = 512 << 10;
+const RULES: u64 = 1 << 20;
+
+/// Of so many bytes in small pieces the allocator loses one between them.
+const LOSS: u64 = 32;
 
 /// Bytes that a compiled chat template takes for each of its own.
 const TEMPLATE_FACTOR: u64 = 16;
@@ -34,10 +37,10 @@ const BUILT_NODE: u64 = 20;
 const TREES: u64 = 15;
 
 /// How many of them have about as many nodes as the whole.
-const LARGE_TREES: u64 = 6;
+const LARGE_TREES: u64 = 8;
 
 /// Compiled grammars that are kept, and the machinery around them.
-const GRAMMARS: u64 = 768 << 10;
+const GRAMMARS: u64 = 384 << 10;
 
 /// The lengths that a vocabulary's tables follow from.
 pub(super) struct Vocabulary {
@@ -106,7 +109,8 @@ impl Vocabulary {
             RULES,
             self.template_bytes.saturating_mul(TEMPLATE_FACTOR),
         ];
-        parts.into_iter().map(Bytes::new).sum()
+        let all: Bytes = parts.into_iter().map(Bytes::new).sum();
+        all + Bytes::new(all.get().div_ceil(LOSS))
     }
 
     /// Returns what the vocabulary takes as grammars search it, the building included.
