@@ -62,7 +62,7 @@ impl Session {
         listen_for_interrupts(sender.clone())?;
         let (loaded, source) = (sender.clone(), source.clone());
         thread::Builder::new().name("load".to_owned()).spawn(move || {
-            let engine = load_engine(&source, &options, &door, &[]);
+            let engine = load_alone(&source, &options, &door);
             // A receiver that has gone means that the user has: the model is dropped here.
             drop(loaded.send(Happening::Loaded(engine)));
         })?;
@@ -145,6 +145,19 @@ pub(crate) struct Door {
     pub(crate) is_forced: bool,
 }
 
+/// Opens and loads a model where no other one could go for it, so that a refusal stands.
+pub(crate) fn load_alone(
+    source: &ModelSource,
+    options: &Options,
+    door: &Door,
+) -> anyhow::Result<Engine> {
+    load_engine(source, options, door, &[]).inspect_err(|error| {
+        if let Some(EngineError::Refused(decision)) = error.downcast_ref() {
+            door.steward.note_decision(decision);
+        }
+    })
+}
+
 /// Opens and loads a model in the calling thread; `idle` are the models of this process that could go for it.
 pub(crate) fn load_engine(
     source: &ModelSource,
@@ -158,10 +171,7 @@ pub(crate) fn load_engine(
     let applicant = Applicant { admission, model: &name, idle, is_forced: door.is_forced };
     match Engine::load(&file, options, &applicant) {
         // A refusal names the model itself.
-        Err(EngineError::Refused(decision)) => {
-            door.steward.note_decision(&decision);
-            Err(EngineError::Refused(decision).into())
-        }
+        Err(refused @ EngineError::Refused(_)) => Err(refused.into()),
         Ok(engine) => {
             door.steward.note_decision(engine.decision());
             Ok(engine)
