@@ -62,7 +62,7 @@ impl Session {
         listen_for_interrupts(sender.clone())?;
         let (loaded, source) = (sender.clone(), source.clone());
         thread::Builder::new().name("load".to_owned()).spawn(move || {
-            let engine = load_engine(&source, &options, &door);
+            let engine = load_alone(&source, &options, &door);
             // A receiver that has gone means that the user has: the model is dropped here.
             drop(loaded.send(Happening::Loaded(engine)));
         })?;
@@ -145,23 +145,21 @@ pub(crate) struct Door {
     pub(crate) is_forced: bool,
 }
 
-/// Opens and loads a model in the calling thread, once; a refusal stands, and is written down.
-pub(crate) fn load_engine(
+/// Opens and loads a model where no other one could go for it, so that a refusal stands.
+pub(crate) fn load_alone(
     source: &ModelSource,
     options: &Options,
     door: &Door,
 ) -> anyhow::Result<Engine> {
-    let loaded = try_to_load(source, options, door, &[]);
-    if let Err(error) = &loaded
-        && let Some(EngineError::Refused(decision)) = error.downcast_ref()
-    {
-        door.steward.note_decision(decision);
-    }
-    loaded
+    load_engine(source, options, door, &[]).inspect_err(|error| {
+        if let Some(EngineError::Refused(decision)) = error.downcast_ref() {
+            door.steward.note_decision(decision);
+        }
+    })
 }
 
 /// Opens and loads a model in the calling thread; `idle` are the models of this process that could go for it.
-pub(crate) fn try_to_load(
+pub(crate) fn load_engine(
     source: &ModelSource,
     options: &Options,
     door: &Door,
@@ -172,12 +170,12 @@ pub(crate) fn try_to_load(
     let admission = door.steward.admission();
     let applicant = Applicant { admission, model: &name, idle, is_forced: door.is_forced };
     match Engine::load(&file, options, &applicant) {
+        // A refusal names the model itself.
+        Err(refused @ EngineError::Refused(_)) => Err(refused.into()),
         Ok(engine) => {
             door.steward.note_decision(engine.decision());
             Ok(engine)
         }
-        // A refusal names the model itself.
-        Err(refusal @ EngineError::Refused(_)) => Err(refusal.into()),
         Err(error) => Err(error).with_context(|| format!("cannot load {source}")),
     }
 }

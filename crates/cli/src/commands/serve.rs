@@ -25,7 +25,7 @@ use crate::{
     failure::Failure,
     model_source::{ModelSource, model_and_text},
     output::note,
-    session::{Door, load_engine, try_to_load},
+    session::{Door, load_alone, load_engine},
     size::KeepAlive,
 };
 
@@ -144,7 +144,7 @@ pub(crate) fn host_and_port(text: &str, port: Option<u16>) -> Result<(String, u1
 
 async fn load(args: &ServeArgs, source: &ModelSource, door: &Door) -> anyhow::Result<Engine> {
     let (source, options, door) = (source.clone(), served_options(args), door.clone());
-    tokio::task::spawn_blocking(move || load_engine(&source, &options, &door)).await?
+    tokio::task::spawn_blocking(move || load_alone(&source, &options, &door)).await?
 }
 
 fn served_options(args: &ServeArgs) -> Options {
@@ -176,7 +176,7 @@ fn served(
         is_pinned: args.pin,
         load: Box::new(move |idle| {
             let loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let engine = loaded.map_or_else(|| try_to_load(&from, &options, &door, idle), Ok);
+            let engine = loaded.map_or_else(|| load_engine(&from, &options, &door, idle), Ok);
             Ok(Arc::new(engine.map_err(|error| load_error(&error))?))
         }),
         explain: Box::new(move |proposal, idle| {

@@ -72,6 +72,33 @@ fn tokenizing_with_a_hostile_file_is_one_error() {
 }
 
 #[test]
+fn explaining_a_hostile_file_is_an_answer_or_one_error() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, bytes, _) in hostile::all() {
+        let path = write(&directory, name, &bytes);
+        let finished = run(&["policy", "explain", text(&path), "--ctx", "4096", "--json"]);
+        match finished.code {
+            Some(0 | 4) => assert!(finished.stdout.contains("\"verdict\""), "{name}: {finished:?}"),
+            _ => drop(finished.error(1)),
+        }
+    }
+}
+
+#[test]
+fn a_configuration_is_sized_by_what_it_says_unless_it_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.json");
+    std::fs::write(&config, "{\"num_hidden_layers\":").unwrap();
+    let error = run(&["policy", "explain", text(folder.path())]).error(1);
+    assert!(error.contains("config.json") && error.contains("not JSON"), "{error}");
+    // What is JSON and says too little is sized by what is usual, with the reason.
+    std::fs::write(&config, "{}").unwrap();
+    let finished = run(&["policy", "explain", text(folder.path())]);
+    assert_eq!(finished.code, Some(4));
+    assert!(finished.stdout.contains("num_hidden_layers"), "{}", finished.stdout);
+}
+
+#[test]
 fn a_directory_is_no_model() {
     let directory = tempfile::tempdir().unwrap();
     for command in [&["run", text(directory.path()), "hi"][..], &["show", text(directory.path())]] {

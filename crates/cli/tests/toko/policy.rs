@@ -359,6 +359,17 @@ fn the_journal_of_a_run_can_be_replayed() {
 }
 
 #[test]
+fn a_refusal_is_written_down_once() {
+    let root = tempfile::tempdir().unwrap();
+    let refused = run_in(root.path(), &["run", "--memory-limit", "1MB", "Hi"]);
+    assert_eq!(refused.code, Some(4), "{}", refused.stderr);
+    let journal = fs::read_to_string(root.path().join("journal.jsonl")).unwrap();
+    let events: Vec<Value> = journal.lines().map(parsed).collect();
+    let kinds: Vec<&Value> = events.iter().map(|event| &event["kind"]).collect();
+    assert_eq!(kinds, ["run_started", "refused", "run_ended"], "{journal}");
+}
+
+#[test]
 fn ps_works_without_a_server() {
     let root = tempfile::tempdir().unwrap();
     // Nobody may listen on the usual port while this runs; if somebody does, its models are listed, too.

@@ -12,7 +12,7 @@ use toko_admission::{
     decision::{Change, Decision, Fix, Load},
     estimate::{Backend, ForeignModel, Scoring},
     geometry::{
-        Exactness, KvElement, Shape, checkpoint,
+        Error as GeometryError, Exactness, KvElement, Shape, checkpoint,
         gguf::{self, Field},
         hf,
         reference::ReferenceGeometry,
@@ -137,13 +137,19 @@ impl Subject {
             }
             read => read.with_context(|| format!("cannot read {}", config.display()))?,
         };
+        let shape = match hf::read(&text) {
+            Err(error @ GeometryError::NotJson(_)) => {
+                return Err(error).with_context(|| format!("cannot read {}", config.display()));
+            }
+            read => read.map_err(|error| error.to_string()),
+        };
         let name = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         let name = name.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
         let weights = checkpoint::weights(folder).or_else(|| gguf_bytes(folder));
         let foreign = Foreign {
             name,
             weights,
-            shape: hf::read(&text).map_err(|error| error.to_string()),
+            shape,
             reference: ReferenceGeometry::from_config(&text),
             notes: Vec::new(),
         };
