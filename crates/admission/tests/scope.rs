@@ -121,17 +121,17 @@ fn the_state_root_is_the_first_place_that_is_named() {
         root.map(|root| root.to_str().unwrap().to_owned())
     };
     let cases = [
-        ("/toko", "/xdg", "/u/a", Some("/toko")),
-        ("unset", "/xdg", "/u/a", Some("/xdg/tokonoma")),
-        ("unset", "unset", "/u/a", Some("/u/a/.local/state/tokonoma")),
+        ("/toko", "/xdg", "/users/a", Some("/toko")),
+        ("unset", "/xdg", "/users/a", Some("/xdg/tokonoma")),
+        ("unset", "unset", "/users/a", Some("/users/a/.local/state/tokonoma")),
         ("unset", "/xdg", "unset", Some("/xdg/tokonoma")),
         ("unset", "unset", "unset", None),
         // As its specification demands.
-        ("unset", "relative", "/u/a", Some("/u/a/.local/state/tokonoma")),
+        ("unset", "relative", "/users/a", Some("/users/a/.local/state/tokonoma")),
         ("unset", "relative", "unset", None),
-        ("", "", "/u/a", Some("/u/a/.local/state/tokonoma")),
+        ("", "", "/users/a", Some("/users/a/.local/state/tokonoma")),
         ("", "", "", None),
-        ("relative", "/xdg", "/u/a", Some("relative")),
+        ("relative", "/xdg", "/users/a", Some("relative")),
     ];
     for (toko, xdg, home, expected) in cases {
         assert_eq!(place(toko, xdg, home).as_deref(), expected, "{toko} {xdg} {home}");

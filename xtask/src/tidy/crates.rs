@@ -15,7 +15,7 @@ const PREFIX: &str = "toko-";
 
 /// One row of the table.
 struct Rule {
-    /// Name of the crate's folder.
+    /// Name of the crate's folder; for a rule about a module alone, with the module's name after a slash.
     name: String,
     /// Our own crates that it may depend on.
     may_use: Vec<String>,
@@ -51,6 +51,9 @@ pub(super) fn check(root: &Path, texts: &[Text]) -> anyhow::Result<Vec<String>> 
         findings.extend(dependencies(&found, rule));
         findings.extend(words(rule, texts));
         findings.extend(unused_modules(name, texts));
+    }
+    for rule in rules.iter().filter(|rule| rule.name.contains('/')) {
+        findings.extend(words(rule, texts));
     }
     Ok(findings)
 }
@@ -128,9 +131,15 @@ fn dependencies(found: &Crate, rule: &Rule) -> Vec<String> {
 }
 
 fn words(rule: &Rule, texts: &[Text]) -> Vec<String> {
-    let folder = format!("crates/{}/src/", rule.name);
+    let places = match rule.name.split_once('/') {
+        None => vec![format!("crates/{}/src/", rule.name)],
+        Some((name, module)) => {
+            ["/", ".rs"].map(|end| format!("crates/{name}/src/{module}{end}")).to_vec()
+        }
+    };
     let mut findings = Vec::new();
-    for text in texts.iter().filter(|text| text.path.starts_with(&folder)) {
+    let is_meant = |text: &&Text| places.iter().any(|place| text.path.starts_with(place));
+    for text in texts.iter().filter(is_meant) {
         let code = text.content.split("#[cfg(test)]").next().unwrap_or_default();
         for (number, line) in code.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
@@ -209,6 +218,19 @@ mod tests {
             words(&rule(), &[text]),
             ["crates/engine/src/a.rs:2: engine never says std::env"]
         );
+    }
+
+    #[test]
+    fn a_rule_about_a_module_concerns_its_files_and_no_others() {
+        let rule = Rule { name: "engine/pool".to_owned(), ..rule() };
+        let found = |path: &str| {
+            let content = "let x = std::env::args();\n".to_owned();
+            words(&rule, &[Text { path: path.to_owned(), content }]).len()
+        };
+        assert_eq!(found("crates/engine/src/pool.rs"), 1);
+        assert_eq!(found("crates/engine/src/pool/lease.rs"), 1);
+        assert_eq!(found("crates/engine/src/poolside.rs"), 0);
+        assert_eq!(found("crates/model/src/pool.rs"), 0);
     }
 
     #[test]

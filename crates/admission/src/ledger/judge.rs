@@ -188,7 +188,7 @@ impl Accelerator {
     /// Tells whether others use so much of the device that the weights have no room on it now.
     pub fn is_short(&self) -> bool {
         let promised = self.unseen + self.active;
-        self.free.is_some_and(|free| !fits(self.incremental, free.left_after(promised)))
+        self.free.is_some_and(|free| !fits(promised + self.incremental, free))
     }
 }
 
@@ -287,12 +287,12 @@ impl Preflight {
         }
         let needed = self.incremental + self.emergency_reserve;
         let Some(available) = self.available else { return Verdict::LiveMemoryUnknown };
-        let free = available.left_after(self.unseen);
-        if fits(needed, free) {
+        let promised = self.unseen + needed;
+        if fits(promised, available) {
             Verdict::Allowed
         } else if env.may_run_from_disk
             && self.mapped > Bytes::ZERO
-            && fits(needed.left_after(self.mapped), free)
+            && fits(promised.left_after(self.mapped), available)
         {
             Verdict::RunsFromDisk
         } else {

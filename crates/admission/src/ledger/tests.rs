@@ -246,6 +246,17 @@ fn a_closed_scope_leaves_nothing_and_takes_nothing_of_others() {
 }
 
 #[test]
+fn a_request_that_adds_nothing_waits_too_while_more_is_promised_than_there_is() {
+    let mut ledger = Ledger::default();
+    let (_, on) = load(&mut ledger, "model", 1000, 0);
+    ledger.reserve_forced(&ask("other", 5000, 0), &roomy());
+    let with = |available| Env { available: Some(mib(available)), ..roomy() };
+    let verdict = |available| ledger.preflight(&warm("model", on, 0), &with(available)).verdict;
+    assert_eq!(verdict(5999), Verdict::InsufficientLiveMemory);
+    assert_eq!(verdict(6000), Verdict::Allowed);
+}
+
+#[test]
 fn an_overdue_end_stays_charged_until_it_is_given_up() {
     let mut ledger = Ledger::default();
     let (charge, allocation) = load(&mut ledger, "m", 100, 0);
