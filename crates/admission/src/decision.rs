@@ -300,12 +300,14 @@ impl Decision {
                 "{needs}, and the {} that {} allows leave {}",
                 have.ceiling_bytes, have.ceiling_by, have.room_bytes
             ),
-            Verdict::InsufficientLiveMemory => format!(
-                "{needs}, and {} leaves {}, of which {} have to stay free",
-                have.bound_by,
-                have.available_bytes.unwrap_or_default().left_after(have.unseen_bytes),
-                have.emergency_reserve_bytes
-            ),
+            Verdict::InsufficientLiveMemory => {
+                let left = have.available_bytes.unwrap_or_default().left_after(have.unseen_bytes);
+                let leaves = format!("{needs}, and {} leaves {left}", have.bound_by);
+                match have.emergency_reserve_bytes {
+                    Bytes::ZERO => leaves,
+                    reserve => format!("{leaves}, of which {reserve} have to stay free"),
+                }
+            }
             Verdict::MemoryPressure => {
                 format!("{needs}, and the system is short of memory at this moment")
             }

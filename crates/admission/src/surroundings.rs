@@ -230,17 +230,18 @@ pub fn env(policy: &Policy, reading: &Reading, limit: Option<Bytes>) -> Env {
         _ => (ceiling, by_policy()),
     };
     // The reserve is kept for other programs, whom this process's addresses do not concern.
-    let left = |bound: &Bound| match bound.limiter {
-        Limiter::AddressSpace => bound.room() + emergency_reserve,
-        _ => bound.room(),
+    let reserve = |bound: &Bound| match bound.limiter {
+        Limiter::AddressSpace => Bytes::ZERO,
+        _ => emergency_reserve,
     };
-    let binding = reading.bounds.iter().min_by_key(|bound| left(bound));
+    let spared = |bound: &Bound| bound.room() + emergency_reserve.left_after(reserve(bound));
+    let binding = reading.bounds.iter().min_by_key(|bound| spared(bound));
     Env {
         ceiling,
         limit,
         policy_ceiling,
-        emergency_reserve,
-        available: binding.map(left),
+        emergency_reserve: binding.map_or(emergency_reserve, reserve),
+        available: binding.map(Bound::room),
         others: Some(Outside::default()),
         ceiling_by,
         bound_by: binding.map(|bound| bound.limiter.to_string()).unwrap_or_default(),

@@ -110,26 +110,16 @@ fn term(term: &Term) -> String {
 }
 
 fn fix_line(fix: &Fix, command: Option<&[OsString]>) -> String {
-    let program = |command: &[OsString]| {
-        command.first().map_or_else(|| OsString::from("toko"), OsString::clone)
-    };
     let changed = command.and_then(|words| match &fix.change {
         Change::Policy { policy } => {
-            let words = [&*program(words), OsStr::new("policy"), OsStr::new("set")];
-            let mut words = words.map(OsStr::to_owned).to_vec();
-            words.push(policy.into());
-            Some(shell::command(&words, &[]))
+            let program = words.first().map_or(OsStr::new("toko"), |program| program);
+            let set = [program, OsStr::new("policy"), OsStr::new("set"), OsStr::new(policy)];
+            let set = shell::command(&set.map(OsStr::to_owned), &[]);
+            Some(format!("{set} && {}", shell::command(words, &[])))
         }
         change => Some(shell::command(words, &flags(change)?)),
     });
-    let then = match &fix.change {
-        Change::Policy { .. } => "and then this again",
-        _ => "",
-    };
-    match changed {
-        Some(command) => format!("  {command}  {then}").trim_end().to_owned(),
-        None => format!("  {}", described(&fix.change)),
-    }
+    format!("  {}", changed.unwrap_or_else(|| described(&fix.change)))
 }
 
 type Flag = (&'static [&'static str], String);

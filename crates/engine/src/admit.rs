@@ -95,7 +95,12 @@ impl Plan {
         };
         let (admitted, decision) = if applicant.is_forced {
             let (admitted, preflight) = admission.reserve_forced(&ask);
-            (admitted, Decision { is_forced: !preflight.verdict.admits(), ..explain(preflight) })
+            let is_forced = !preflight.verdict.admits();
+            let decision = Decision { is_forced, ..explain(preflight) };
+            if is_forced {
+                log::warn!("loaded all the same: {}", decision.sentence());
+            }
+            (admitted, decision)
         } else {
             match admission.reserve(&ask) {
                 Ok((admitted, preflight)) => (admitted, explain(preflight)),

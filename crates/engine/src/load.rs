@@ -1,13 +1,16 @@
 //! From a GGUF file to a running engine, and the handle through which it is used.
 
+use std::io;
+use std::ops::Deref;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use toko_admission::decision::Decision;
-use toko_admission::handles::{Loading, Resident};
+use toko_admission::handles::Resident;
 use toko_admission::units::Bytes;
 use toko_gguf::Gguf;
 use toko_gguf::tensor::TensorInfo;
@@ -90,6 +93,15 @@ pub struct Engine {
 }
 
 struct Shared {
+    /// `None` only while it is given back.
+    made: Option<Made>,
+    decision: Decision,
+    /// What is charged for all that was made; given back after it.
+    resident: Resident,
+}
+
+/// All that a load makes, and an unload takes apart.
+struct Made {
     info: ModelInfo,
     tokenizer: Arc<Tokenizer>,
     grammars: Arc<Grammars>,
@@ -100,10 +112,7 @@ struct Shared {
     queue_timeout: Duration,
     messages: Sender<Message>,
     worker: Option<JoinHandle<()>>,
-    decision: Decision,
     kv: KvUse,
-    /// What is charged for all of the above; given back after it.
-    resident: Resident,
 }
 
 /// What the KV cache takes at this moment.
@@ -123,66 +132,10 @@ impl Engine {
         let plan = Plan::new(file, options, applicant.model)?;
         let (options, decision, loading) = plan.admit(options, applicant)?;
         // From here on an error or a panic frees what was made before it gives back the charge.
-        Self::assemble(file, &options, decision, loading)
-    }
-
-    fn assemble(
-        file: &Gguf,
-        options: &Options,
-        decision: Decision,
-        loading: Loading,
-    ) -> Result<Self, Error> {
-        let threads = options.threads.unwrap_or_else(default_threads).max(1);
-        let tier = Tier::detect();
-        let model = Arc::new(Model::bind(file, tier, threads)?);
-        options.kv_type.check(model.config())?;
-        let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
-        let (tokens, rows) = (tokenizer.len(), model.config().vocabulary);
-        if tokens != rows {
-            return Err(Error::Vocabulary { tokens, rows });
-        }
-        let template = vocabulary::chat_template(file, &tokenizer)?;
-        let mut info = describe(file, model.config())?;
-        info.context_tokens = context_tokens(&info, options)?;
-        (info.tier, info.threads) = (tier.name(), threads);
-        // Every tier so far reads the weights for any number of sequences.
-        info.replicas = resolve_pool_size(options.replicas, Decoding::Replicated);
-        let capacity = Capacity {
-            context_tokens: info.context_tokens,
-            sequences: info.replicas,
-            threads,
-            kv_type: options.kv_type,
-            prefix_cache_tokens: options.prefix_cache_tokens.unwrap_or(info.context_tokens),
-        };
-        let worker = Worker::new(Arc::clone(&model), Arc::clone(&tokenizer), &capacity);
-        let kv = KvUse {
-            pages: Arc::clone(worker.kv_pages()),
-            page_bytes: options.kv_type.page_bytes(model.config()).unwrap_or(u64::MAX),
-        };
-        let (messages, receiver) = channel();
-        let thread = std::thread::Builder::new()
-            .name("toko-engine".to_owned())
-            .spawn(move || worker.run(&receiver))
-            .map_err(|source| Error::Thread { source })?;
-        let (pooling, marks) = (model.config().pooling, Marks::of(file, &tokenizer)?);
-        let grammars = Arc::new(Grammars::new(Arc::clone(&tokenizer)));
-        let sender = messages.clone();
-        let pool = replicas(model, &info, options, Arc::clone(&grammars), sender);
-        let shared = Shared {
-            info,
-            tokenizer,
-            grammars,
-            template,
-            pooling,
-            marks,
-            pool,
-            queue_timeout: options.queue_timeout,
-            messages,
-            worker: Some(thread),
-            resident: admit::publish(loading, &decision),
-            decision,
-            kv,
-        };
+        let made =
+            apart(|| Made::of(file, &options)).map_err(|source| Error::Thread { source })??;
+        let resident = admit::publish(loading, &decision);
+        let shared = Shared { made: Some(made), decision, resident };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -277,6 +230,74 @@ impl Engine {
     }
 }
 
+impl Made {
+    fn of(file: &Gguf, options: &Options) -> Result<Self, Error> {
+        let threads = options.threads.unwrap_or_else(default_threads).max(1);
+        let tier = Tier::detect();
+        let model = Arc::new(Model::bind(file, tier, threads)?);
+        options.kv_type.check(model.config())?;
+        let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
+        let (tokens, rows) = (tokenizer.len(), model.config().vocabulary);
+        if tokens != rows {
+            return Err(Error::Vocabulary { tokens, rows });
+        }
+        let template = vocabulary::chat_template(file, &tokenizer)?;
+        let mut info = describe(file, model.config())?;
+        info.context_tokens = context_tokens(&info, options)?;
+        (info.tier, info.threads) = (tier.name(), threads);
+        // Every tier so far reads the weights for any number of sequences.
+        info.replicas = resolve_pool_size(options.replicas, Decoding::Replicated);
+        let capacity = Capacity {
+            context_tokens: info.context_tokens,
+            sequences: info.replicas,
+            threads,
+            kv_type: options.kv_type,
+            prefix_cache_tokens: options.prefix_cache_tokens.unwrap_or(info.context_tokens),
+        };
+        let worker = Worker::new(Arc::clone(&model), Arc::clone(&tokenizer), &capacity);
+        let kv = KvUse {
+            pages: Arc::clone(worker.kv_pages()),
+            page_bytes: options.kv_type.page_bytes(model.config()).unwrap_or(u64::MAX),
+        };
+        let (messages, receiver) = channel();
+        let thread = thread::Builder::new()
+            .name("toko-engine".to_owned())
+            .spawn(move || worker.run(&receiver))
+            .map_err(|source| Error::Thread { source })?;
+        let (pooling, marks) = (model.config().pooling, Marks::of(file, &tokenizer)?);
+        let grammars = Arc::new(Grammars::new(Arc::clone(&tokenizer)));
+        let sender = messages.clone();
+        let pool = replicas(model, &info, options, Arc::clone(&grammars), sender);
+        Ok(Self {
+            info,
+            tokenizer,
+            grammars,
+            template,
+            pooling,
+            marks,
+            pool,
+            queue_timeout: options.queue_timeout,
+            messages,
+            worker: Some(thread),
+            kv,
+        })
+    }
+}
+
+/// Does something on a thread of its own, and waits for it.
+///
+/// What lives as long as a model is made and dropped on such threads only. Allocators keep memory by thread: among what
+/// other work leaves there for longer, little of a model's memory would go back to the system.
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("toko-load".to_owned());
+        match thread.spawn_scoped(scope, work)?.join() {
+            Ok(done) => Ok(done),
+            Err(panicked) => resume_unwind(panicked),
+        }
+    })
+}
+
 /// Makes the pool over one copy of the weights.
 fn replicas(
     model: Arc<Model>,
@@ -311,16 +332,27 @@ impl Pool<Replica> {
     }
 }
 
+impl Deref for Shared {
+    type Target = Made;
+
+    fn deref(&self) -> &Made {
+        self.made.as_ref().expect("it is there until the last clone is dropped")
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.pool.close();
+        let Some(mut made) = self.made.take() else { return };
+        made.pool.close();
         // A worker that has ended already needs no telling.
-        drop(self.messages.send(Message::End));
-        let Some(worker) = self.worker.take() else { return };
+        drop(made.messages.send(Message::End));
         // A sink may hold the last clone: then this is the worker itself, which ends on its own.
-        if worker.thread().id() != std::thread::current().id() {
+        let is_other = |worker: &JoinHandle<()>| worker.thread().id() != thread::current().id();
+        if let Some(worker) = made.worker.take().filter(is_other) {
             worker.join().expect("the worker catches panics");
         }
+        // Without a thread it is dropped here.
+        drop(apart(move || drop(made)));
     }
 }
 
