@@ -193,6 +193,8 @@ pub struct Ledger {
     /// Names as they were given; they are compared through the groups.
     maintenance: BTreeSet<(ScopeId, ModelId)>,
     next_id: u64,
+    /// Loads that were ever begun.
+    launches: u64,
 }
 
 /// Why maintenance of a model cannot begin.
@@ -323,6 +325,7 @@ impl Ledger {
     /// # Panics
     /// When there is no such charge, or nothing that it would load.
     pub fn launch(&mut self, charge: ChargeId) -> AllocationId {
+        self.launches += 1;
         let id = AllocationId(self.mint());
         let charge = self.charges.get_mut(&charge).expect("a live handle has a charge");
         let holding = charge.cold.take().expect("a load has something to load");
@@ -498,6 +501,11 @@ impl Ledger {
     /// Returns a charge while it is there.
     pub fn charge_of(&self, id: ChargeId) -> Option<&Charge> {
         self.charges.get(&id)
+    }
+
+    /// Returns how many loads were ever begun.
+    pub fn launches(&self) -> u64 {
+        self.launches
     }
 
     /// Returns the host memory of all allocations.

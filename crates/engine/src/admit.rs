@@ -2,10 +2,15 @@
 //!
 //! Invariant: no engine exists without a record in the ledger, from before its memory is taken until after it is free.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use toko_admission::decision::{Change, Decision, Load, Variant};
 use toko_admission::eviction::Candidate;
 use toko_admission::handles::{Admission, Admitted, Loading, Resident};
-use toko_admission::ledger::{Home, ModelId, Pool, ScopeId};
+use toko_admission::history::Key;
+use toko_admission::ledger::{Home, Ledger, ModelId, Pool, ScopeId};
+use toko_admission::probe::Roots;
+use toko_admission::probe::process::process_memory;
 use toko_admission::sizing::{Kind, Term};
 use toko_admission::units::Bytes;
 use toko_gguf::Gguf;
@@ -39,6 +44,7 @@ impl<'a> Applicant<'a> {
 #[derive(Debug, Clone)]
 pub struct Plan {
     load: Load,
+    key: Key,
 }
 
 impl Plan {
@@ -60,7 +66,15 @@ impl Plan {
             home: Home::Process,
             variants: smaller_kv(file, options, &config)?,
         };
-        Ok(Self { load })
+        let key = key(file, options, &load);
+        Ok(Self { load, key })
+    }
+
+    /// Corrects it by what earlier loads of the same took.
+    #[must_use]
+    pub fn corrected(mut self, admission: &Admission) -> Self {
+        admission.correct(&mut self.load, &self.key);
+        self
     }
 
     /// Returns it as the ledger is asked.
@@ -73,8 +87,9 @@ impl Plan {
         mut self,
         options: &Options,
         applicant: &Applicant<'_>,
-    ) -> Result<(Options, Decision, Loading), Error> {
+    ) -> Result<(Options, Decision, Loading, Option<Measure>), Error> {
         let Applicant { admission, idle, .. } = *applicant;
+        let predicted = admission.correct(&mut self.load, &self.key);
         let decision = admission.inspect(|ledger, env| Decision::of(&self.load, ledger, env, idle));
         let fewer = decision.fixes.iter().find_map(|fix| match fix.change {
             Change::Replicas { replicas } if options.replicas.is_none() => Some(replicas),
@@ -117,7 +132,56 @@ impl Plan {
         };
         // The weights' record stands for the whole model; no request of it is charged by itself.
         let (_, loading) = reservation.launch();
-        Ok((admitted_options, decision, loading))
+        let measure = Measure::begin(admission, self.key, predicted);
+        Ok((admitted_options, decision, loading, measure))
+    }
+}
+
+/// Keeps what a load took at its peak when the model is gone, for later estimates.
+pub(crate) struct Measure {
+    admission: Admission,
+    key: Key,
+    predicted: Bytes,
+    /// What the process took before.
+    base: Bytes,
+}
+
+impl Measure {
+    /// Begins where the system tells what a process takes.
+    fn begin(admission: &Admission, key: Key, predicted: Bytes) -> Option<Self> {
+        let base = process_memory(&Roots::system()).ok()?.resident;
+        Some(Self { admission: admission.clone(), key, predicted, base })
+    }
+}
+
+impl Drop for Measure {
+    fn drop(&mut self) {
+        // A peak does not tell one model from another.
+        if self.admission.look(Ledger::launches) != 1 {
+            return;
+        }
+        if let Ok(memory) = process_memory(&Roots::system()) {
+            let measured = memory.peak.left_after(self.base);
+            self.admission.measured(&self.key, self.predicted, measured);
+        }
+    }
+}
+
+/// Returns what loads have in common that take the same.
+fn key(file: &Gguf, options: &Options, load: &Load) -> Key {
+    let mut header = DefaultHasher::new();
+    for tensor in file.tensors() {
+        (&tensor.name, tensor.bytes, tensor.offset).hash(&mut header);
+    }
+    let (context, replicas) = (load.context_tokens, load.replicas);
+    let (kv_type, threads) = (options.kv_type, options.threads);
+    Key {
+        model: format!("{}-{:016x}", load.model, header.finish()),
+        engine: concat!("toko ", env!("CARGO_PKG_VERSION")).to_owned(),
+        settings: format!(
+            "{context} tokens, {replicas} replicas, {kv_type:?}, threads {threads:?}, kept {:?}",
+            options.prefix_cache_tokens
+        ),
     }
 }
 

@@ -19,7 +19,7 @@ use toko_kernels::pool::default_threads;
 use toko_model::{Config, Model, Pooling};
 use toko_tokenizer::{Chat, ChatTemplate, Special, Tokenizer};
 
-use crate::admit::{self, Applicant, Plan};
+use crate::admit::{self, Applicant, Measure, Plan};
 use crate::constraint::Grammars;
 use crate::infill::{Infill, Marks};
 use crate::metrics::Metrics;
@@ -98,6 +98,8 @@ struct Shared {
     decision: Decision,
     /// What is charged for all that was made; given back after it.
     resident: Resident,
+    /// Looks at what was taken when all of it is gone.
+    _measure: Option<Measure>,
 }
 
 /// All that a load makes, and an unload takes apart.
@@ -130,12 +132,12 @@ impl Engine {
     /// trained for, and a type of the KV cache that its heads do not fit.
     pub fn load(file: &Gguf, options: &Options, applicant: &Applicant<'_>) -> Result<Self, Error> {
         let plan = Plan::new(file, options, applicant.model)?;
-        let (options, decision, loading) = plan.admit(options, applicant)?;
+        let (options, decision, loading, measure) = plan.admit(options, applicant)?;
         // From here on an error or a panic frees what was made before it gives back the charge.
         let made =
             apart(|| Made::of(file, &options)).map_err(|source| Error::Thread { source })??;
         let resident = admit::publish(loading, &decision);
-        let shared = Shared { made: Some(made), decision, resident };
+        let shared = Shared { made: Some(made), decision, _measure: measure, resident };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -39,8 +39,8 @@ struct Explained {
 
 /// Prints what a load would be told; the exit code says it too.
 pub(crate) fn explain(args: &ExplainArgs, output: Output) -> anyhow::Result<()> {
-    let subject = Subject::read(args)?;
     let steward = memory::look_on("policy", args.memory.limit)?;
+    let subject = Subject::read(args, steward.admission())?;
     let mut decision = steward.explain(&subject.load, &[]);
     subject.keep_trained(&mut decision);
     let explained = Explained {

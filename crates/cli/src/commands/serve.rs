@@ -187,6 +187,7 @@ fn served(
             };
             let file = from_too.open()?;
             let plan = Plan::new(&file, &options, &from_too.short_name())?;
+            let plan = plan.corrected(steward.admission());
             Ok(steward.explain(plan.load(), idle))
         }),
     }

@@ -17,11 +17,12 @@ use toko_admission::{
         hf,
         reference::ReferenceGeometry,
     },
+    handles::Admission,
     ledger::{Home, ModelId, Pool, ScopeId},
     sizing::{Growth, Kind, Sizing, Term},
     units::Bytes,
 };
-use toko_engine::{KvType, Options, Plan};
+use toko_engine::{Error as EngineError, KvType, Options, Plan};
 use toko_gguf::{Gguf, value::Value};
 
 use crate::{args::policy::ExplainArgs, failure::Failure, model_source::ModelSource};
@@ -57,8 +58,8 @@ struct Foreign {
 }
 
 impl Subject {
-    /// Reads what is meant.
-    pub(super) fn read(args: &ExplainArgs) -> anyhow::Result<Self> {
+    /// Reads what is meant; `admission` knows what earlier loads of it took.
+    pub(super) fn read(args: &ExplainArgs, admission: &Admission) -> anyhow::Result<Self> {
         let path = Path::new(&args.model);
         let is_config = path.file_name() == Some(OsStr::new(CONFIG));
         if path.is_dir() {
@@ -69,7 +70,7 @@ impl Subject {
         }
         let source = ModelSource::named(&args.model);
         let file = source.open()?;
-        Ok(Self::gguf(&file, &source.short_name(), args))
+        Ok(Self::gguf(&file, &source.short_name(), args, admission))
     }
 
     /// Proposes no context that the model would not take; less context fits where more does.
@@ -99,12 +100,12 @@ impl Subject {
         }
     }
 
-    fn gguf(file: &Gguf, name: &str, args: &ExplainArgs) -> Self {
+    fn gguf(file: &Gguf, name: &str, args: &ExplainArgs, admission: &Admission) -> Self {
         let lookup = |key: &str| file.metadata().get(key).map(field);
         let shape = gguf::read(&lookup).map_err(|error| error.to_string());
         let weights: Bytes = file.tensors().iter().map(|tensor| Bytes::new(tensor.bytes)).sum();
         let mut notes = Vec::new();
-        match own(file, name, args, &mut notes) {
+        match own(file, name, args, admission, &mut notes) {
             Ok(load) if weights > Bytes::ZERO => {
                 let context_tokens = load.context_tokens;
                 Self {
@@ -235,6 +236,7 @@ fn own(
     file: &Gguf,
     name: &str,
     args: &ExplainArgs,
+    admission: &Admission,
     notes: &mut Vec<String>,
 ) -> Result<Load, String> {
     let kv_type = match args.kv_type {
@@ -243,7 +245,7 @@ fn own(
         KvElement::Q8_0 => KvType::Q8_0,
         other => return Err(format!("there is no KV cache of type {}", other.name())),
     };
-    let plan = |context_tokens: Option<usize>| {
+    let plan = |context_tokens: Option<usize>| -> Result<Load, EngineError> {
         let options = Options {
             context_tokens,
             threads: None,
@@ -254,7 +256,8 @@ fn own(
             seed: 0,
             prefix_cache_tokens: None,
         };
-        Plan::new(file, &options, name).map(|plan| plan.load().clone())
+        let plan = Plan::new(file, &options, name)?;
+        Ok(plan.corrected(admission).load().clone())
     };
     let Some(asked) = args.ctx else { return plan(None).map_err(|error| error.to_string()) };
     let planned = plan(usize::try_from(asked).ok());
