@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Load;
 use crate::eviction::{self, Candidate};
-use crate::ledger::{Env, Ledger, ModelId, Pool, Verdict};
+use crate::ledger::{Env, Ledger, ModelId, Pool, Preflight, Verdict};
 use crate::policy::Policy;
 use crate::sizing::Sizing;
 use crate::units::Bytes;
@@ -74,7 +74,8 @@ pub struct Fix {
 
 /// Finds everything that would help by itself, best first: what costs the user least comes first.
 pub(super) fn find(load: &Load, ledger: &Ledger, env: &Env, idle: &[Candidate]) -> Vec<Fix> {
-    let search = Search { load, ledger, env };
+    let preflight = ledger.preflight(&load.ask(), env);
+    let search = Search { load, ledger, env, preflight };
     let mut fixes: Vec<Fix> = search.unload(idle).into_iter().collect();
     if let Some(sizing) = &load.sizing {
         fixes.extend(search.replicas(sizing));
@@ -92,6 +93,8 @@ struct Search<'a> {
     load: &'a Load,
     ledger: &'a Ledger,
     env: &'a Env,
+    /// What the request is answered as it is.
+    preflight: Preflight,
 }
 
 impl Search<'_> {
@@ -101,7 +104,7 @@ impl Search<'_> {
 
     /// Returns the most host memory that the load may take now.
     fn room(&self) -> Bytes {
-        self.ledger.preflight(&self.load.ask(), self.env).room()
+        self.preflight.room()
     }
 
     fn on_host(&self, sizing: &Sizing) -> Bytes {
@@ -147,7 +150,7 @@ impl Search<'_> {
 
     /// Lets idle models go, as few as are needed.
     fn unload(&self, idle: &[Candidate]) -> Option<Fix> {
-        let preflight = self.ledger.preflight(&self.load.ask(), self.env);
+        let preflight = &self.preflight;
         let shortfall = preflight.incremental.left_after(preflight.room());
         let models = eviction::choose(idle, shortfall).filter(|models| !models.is_empty())?;
         let mut without = self.ledger.clone();
@@ -201,7 +204,7 @@ impl Search<'_> {
 
     /// Returns what all models take with this one, where that is more than is allowed.
     fn needed(&self) -> Option<Bytes> {
-        let preflight = self.ledger.preflight(&self.load.ask(), self.env);
+        let preflight = &self.preflight;
         let is_too_much = matches!(
             preflight.verdict,
             Verdict::ExceedsConfiguredCeiling | Verdict::DisabledByPolicy
