@@ -115,3 +115,22 @@ fn of_three_processes_two_have_room_and_the_third_when_one_is_killed() {
     assert_eq!(admitted.code, Some(0), "{}", admitted.stderr);
     drop(second);
 }
+
+#[test]
+fn what_a_load_took_is_told_with_the_next_estimate() {
+    let home = tempfile::tempdir().unwrap();
+    let explain = || {
+        let arguments = ["policy", "explain", "embedded", "--replicas", "1", "--json"];
+        let done = finish(toko_in(home.path(), &arguments).output().unwrap());
+        let decision: Value = serde_json::from_str(&done.stdout).unwrap();
+        let total = decision["need"]["total_bytes"].as_u64().unwrap();
+        (total, decision["need"]["terms"][0]["source"].as_str().unwrap().to_owned())
+    };
+    let (predicted, source) = explain();
+    assert!(!source.contains("last measured"), "{source}");
+    let done = finish(toko_in(home.path(), &["run", "--max-tokens", "2", "Hi"]).output().unwrap());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let (corrected, source) = explain();
+    assert!(source.contains("last measured"), "{source}");
+    assert!(corrected >= predicted, "what our own layout says is never lowered");
+}
