@@ -3,10 +3,12 @@
 Each script registers functions with `check`; the name of one is the sentence that is printed.
 """
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 
@@ -41,7 +43,10 @@ class Served:
 
     def __init__(self, binary, *arguments):
         command = [binary, "serve", "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        # Whoever runs the tests keeps their own policy.
+        self.home = tempfile.TemporaryDirectory()
+        environment = {**os.environ, "TOKO_HOME": self.home.name, "XDG_RUNTIME_DIR": self.home.name}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.said = []
         self.address = None
         listening = threading.Event()
