@@ -162,10 +162,26 @@ impl Sizing {
         Some(fitting)
     }
 
+    /// Returns the most replicas, at most `limit`, whose overhead stays within `room`; `None` where not even one does.
+    pub fn most_replicas(&self, room: Bytes, context_tokens: u64, limit: u64) -> Option<u64> {
+        if limit == 0 || self.overhead(context_tokens, 1) > room {
+            return None;
+        }
+        let left = room.left_after(self.once()).get();
+        let each = self.each(context_tokens).get();
+        Some(left.checked_div(each).map_or(limit, |fitting| fitting.min(limit)))
+    }
+
     fn overhead(&self, context_tokens: u64, replicas: u64) -> Bytes {
-        let once: Bytes = self.fixed.iter().map(|term| term.bytes).sum();
-        let each: Bytes = self.per_replica.iter().map(|term| term.bytes).sum();
-        let grown: Bytes = self.growth.iter().map(|growth| growth.bytes(context_tokens)).sum();
-        once + (each + grown) * replicas
+        self.once() + self.each(context_tokens) * replicas
+    }
+
+    fn once(&self) -> Bytes {
+        self.fixed.iter().map(|term| term.bytes).sum()
+    }
+
+    fn each(&self, context_tokens: u64) -> Bytes {
+        let same: Bytes = self.per_replica.iter().map(|term| term.bytes).sum();
+        same + self.growth.iter().map(|growth| growth.bytes(context_tokens)).sum()
     }
 }

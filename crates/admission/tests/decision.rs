@@ -136,6 +136,21 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn the_most_replicas_are_the_most(sizing in sizing(), room in 0u64..1 << 36, context in 0u64..100_000, limit in 0u64..2000) {
+        let room = Bytes::new(room);
+        let fits = |replicas| sizing.footprint(context, replicas).overhead <= room;
+        match sizing.most_replicas(room, context, limit) {
+            None => prop_assert!(limit == 0 || !fits(1)),
+            Some(replicas) => {
+                prop_assert!((1..=limit).contains(&replicas) && fits(replicas));
+                prop_assert!(replicas == limit || !fits(replicas + 1));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_context_without_end_fits_nowhere() {
     let sizing = Sizing {

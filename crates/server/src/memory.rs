@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toko_admission::policy::Policy;
+use toko_engine::Error as EngineError;
 
 use crate::error::ApiError;
 use crate::state::{Proposal, Shared};
@@ -114,9 +115,12 @@ pub(crate) async fn explain(
         let (context_tokens, replicas) = (request.context_tokens, request.replicas);
         let proposal = Proposal { context_tokens, replicas };
         let decision = (entry.explain)(&proposal, &shared.catalog.candidates());
-        let decision = decision.map_err(|error| ApiError::LoadFailed {
-            model: entry.id.clone(),
-            reason: error.to_string(),
+        let decision = decision.map_err(|error| match error.downcast_ref() {
+            Some(EngineError::Context { .. }) => ApiError::InvalidValue {
+                param: "context_tokens".to_owned(),
+                reason: error.to_string(),
+            },
+            _ => ApiError::LoadFailed { model: entry.id.clone(), reason: error.to_string() },
         })?;
         let mut told = json!(decision);
         told["sentence"] = json!(decision.sentence());

@@ -116,9 +116,8 @@ impl Search<'_> {
 
     fn replicas(&self, sizing: &Sizing) -> Option<Fix> {
         let room = self.room().left_after(self.on_host(sizing));
-        let context_tokens = self.load.context_tokens;
-        let fits = |replicas: &u64| sizing.footprint(context_tokens, *replicas).overhead <= room;
-        let replicas = (1..self.load.replicas).rev().find(fits)?;
+        let (context_tokens, limit) = (self.load.context_tokens, self.load.replicas);
+        let replicas = sizing.most_replicas(room, context_tokens, limit.saturating_sub(1))?;
         let fewer = Load { replicas, ..self.load.clone() };
         self.proven(&fewer, Change::Replicas { replicas })
     }
