@@ -2,16 +2,19 @@
 """Tells whether requests to a loaded model wait while another model is loaded, refused or unloaded.
 
 The server runs already and serves both. Block by block the first model gets the same small requests, one
-after the other: in one block nothing else happens, in the next the second model is loaded and unloaded
-without a pause; who is first changes with the round. A load that is refused counts, too, so a server whose
-limit has no room for the second model shows what refusals cost. What is told are the times of whole
-answers; a load works on the same cores, so that some difference is its share of them.
+after the other: in one block nothing else happens, in another a program that has nothing to do with the
+server keeps a core busy, in a third the second model is loaded and unloaded without a pause; who is first
+changes with the round. A load works on the same cores as the answers, so what it costs is to be compared
+with the busy core. A load that is refused counts, too: a server whose limit has no room for the second
+model shows what refusals cost. What is told are the times of whole answers.
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import math
+import subprocess
 import sys
 import threading
 import time
@@ -81,21 +84,44 @@ def block(args, client, seed):
     return times
 
 
+@contextlib.contextmanager
+def busy_core():
+    """Keeps a core busy."""
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
+
+
+@contextlib.contextmanager
+def running(loads):
+    """Loads and unloads all the while."""
+    stop = threading.Event()
+    thread = threading.Thread(target=loads.run, args=[stop])
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def measure(args):
-    """Returns the times of both kinds of block, and what the loads came to."""
+    """Returns the times of each kind of block, and what the loads came to."""
     client, loads = stream.Client(args.url, args.resident, None), Loads(args)
-    times = {"alone": [], "beside loads": []}
+    kinds = {
+        "alone": contextlib.nullcontext,
+        "beside a busy core": busy_core,
+        "beside loads": lambda: running(loads),
+    }
+    times = {kind: [] for kind in kinds}
     block(args, client, "warm")
     for number in range(args.rounds):
-        for kind in list(times)[:: 1 if number % 2 == 0 else -1]:
-            stop = threading.Event()
-            thread = threading.Thread(target=loads.run, args=[stop])
-            if kind == "beside loads":
-                thread.start()
-            times[kind].extend(block(args, client, number))
-            stop.set()
-            if kind == "beside loads":
-                thread.join()
+        for kind in list(kinds)[:: 1 if number % 2 == 0 else -1]:
+            with kinds[kind]():
+                times[kind].extend(block(args, client, number))
             if loads.fault:
                 sys.exit(loads.fault)
             print(f"round {number + 1}, {kind}: {percentiles_ms(times[kind])}", file=sys.stderr)
