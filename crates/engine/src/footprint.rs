@@ -18,7 +18,7 @@ use crate::scoring::SCORED_TOKENS;
 use crate::{Error, Options, sampler};
 
 /// The program's own code and tables that running a model brings into memory beside what was there before.
-const CODE: Bytes = Bytes::new(27 << 18);
+const CODE: Bytes = Bytes::new(7 << 20);
 
 /// What a thread touches of its stack, and where it allocates.
 const THREAD: Bytes = Bytes::new(96 << 10);
