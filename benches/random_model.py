@@ -44,16 +44,19 @@ def letters():
 
 
 def vocabulary(seed):
-    """Tokens, their kinds and the merges: each merge of two earlier tokens makes a new one."""
+    """Tokens, their kinds and the merges: each merge of an earlier token and a letter makes a new one."""
     chance = random.Random(seed)
     tokens = letters()
+    # As in real vocabularies nearly all tokens are text: those of ASCII come first.
+    ascii_letters, words = tokens[:94], tokens[:94]
     known, merges = set(tokens), []
     while len(tokens) + len(CONTROL) < VOCABULARY:
-        left, right = chance.choice(tokens), chance.choice(tokens[:256])
+        left, right = chance.choice(words), chance.choice(ascii_letters)
         # As in real vocabularies few tokens are longer than a word.
         if len(left) < 14 and left + right not in known:
             known.add(left + right)
             tokens.append(left + right)
+            words.append(left + right)
             merges.append(f"{left} {right}")
     kinds = [1] * len(tokens) + [3] * len(CONTROL)
     return tokens + CONTROL, kinds, merges

@@ -18,7 +18,7 @@ use crate::scoring::SCORED_TOKENS;
 use crate::{Error, Options, sampler};
 
 /// The program's own code and tables that running a model brings into memory beside what was there before.
-const CODE: Bytes = Bytes::new(27 << 18);
+const CODE: Bytes = Bytes::new(7 << 20);
 
 /// What a thread touches of its stack, and where it allocates.
 const THREAD: Bytes = Bytes::new(96 << 10);
@@ -27,7 +27,7 @@ const THREAD: Bytes = Bytes::new(96 << 10);
 const OTHER_THREADS: u64 = 4;
 
 /// What one request takes beside its tokens: its connection, its stop rules, its walk through a grammar.
-const REQUEST: Bytes = Bytes::new(128 << 10);
+const REQUEST: Bytes = Bytes::new(64 << 10);
 
 /// A page's tokens as numbers and as text on their way from client to cache, and where the page is listed.
 const PAGE_RECORDS: Bytes = Bytes::new(4 << 10);

@@ -13,7 +13,7 @@ use crate::Error;
 const RULES: u64 = 1 << 20;
 
 /// Of so many bytes in small pieces the allocator loses one between them.
-const LOSS: u64 = 32;
+const LOSS: u64 = 64;
 
 /// Bytes that a compiled chat template takes for each of its own.
 const TEMPLATE_FACTOR: u64 = 16;
@@ -36,8 +36,8 @@ const BUILT_NODE: u64 = 20;
 /// Trees that are built of one vocabulary: the whole and its slices.
 const TREES: u64 = 15;
 
-/// How many of them have about as many nodes as the whole.
-const LARGE_TREES: u64 = 8;
+/// How many of them have about as many nodes as the whole, with what their growing leaves behind.
+const LARGE_TREES: u64 = 10;
 
 /// Compiled grammars that are kept, and the machinery around them.
 const GRAMMARS: u64 = 384 << 10;
