@@ -31,9 +31,6 @@ pub(crate) enum Failure {
         /// How the process ends.
         code: u8,
     },
-    /// The environment names no place for the policy.
-    #[error("there is no place for the memory policy; set TOKO_HOME to a folder, or HOME")]
-    NoStateRoot,
     /// Nobody answers where the server should be.
     #[error("no server answers at {url}: {reason}; toko serve starts one")]
     Unreachable {
@@ -68,6 +65,6 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(Failure::Unreachable { .. }) => 5,
         Some(Failure::Interrupted) => 130,
         Some(Failure::Terminated) => 143,
-        Some(Failure::NoStateRoot | Failure::OutputFailed(_)) | None => 1,
+        Some(Failure::OutputFailed(_)) | None => 1,
     }
 }

@@ -1,7 +1,9 @@
 //! The one place where this process gets its steward: who it is, where its policy is, how much it may take.
 
 use std::{
-    env, process,
+    env,
+    path::PathBuf,
+    process,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -15,16 +17,16 @@ use toko_admission::{
     units::Bytes,
 };
 
-use crate::{config, failure::Failure};
+use crate::{config, output::note};
 
 /// Joins the processes of this machine for a command that loads models.
-pub(crate) fn join(command: &str, limit: Option<Bytes>) -> Result<Arc<Steward>, Failure> {
-    Ok(Arc::new(Steward::open(settings(command, limit)?)))
+pub(crate) fn join(command: &str, limit: Option<Bytes>) -> Arc<Steward> {
+    Arc::new(Steward::open(settings(command, limit)))
 }
 
 /// Looks at the machine's memory for a command that loads nothing; nobody is told.
-pub(crate) fn look_on(command: &str, limit: Option<Bytes>) -> Result<Steward, Failure> {
-    Ok(Steward::look_on(settings(command, limit)?))
+pub(crate) fn look_on(command: &str, limit: Option<Bytes>) -> Steward {
+    Steward::look_on(settings(command, limit))
 }
 
 /// Returns the time as the ledger's neighbours count it.
@@ -33,10 +35,10 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn settings(command: &str, limit: Option<Bytes>) -> Result<Settings, Failure> {
-    let root = config::state_root().ok_or(Failure::NoStateRoot)?;
+fn settings(command: &str, limit: Option<Bytes>) -> Settings {
+    let root = config::state_root().unwrap_or_else(temporary_root);
     let state_root = scope::key(&root, env::current_dir().ok().as_deref());
-    Ok(Settings {
+    Settings {
         leases: surroundings::lease_directory(config::runtime_directory().as_deref(), &state_root),
         roots: Roots::system(),
         limit,
@@ -48,5 +50,16 @@ fn settings(command: &str, limit: Option<Bytes>) -> Result<Settings, Failure> {
         },
         now_ms,
         state_root,
-    })
+    }
+}
+
+/// Returns a place for whoever has no home: this user's own, and gone when the system is started anew.
+fn temporary_root() -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    let root = env::temp_dir().join(format!("tokonoma-{user}"));
+    note(&format!(
+        "the memory policy is kept in {}; TOKO_HOME names a better place",
+        root.display()
+    ));
+    root
 }

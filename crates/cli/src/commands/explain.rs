@@ -39,7 +39,7 @@ struct Explained {
 
 /// Prints what a load would be told; the exit code says it too.
 pub(crate) fn explain(args: &ExplainArgs, output: Output) -> anyhow::Result<()> {
-    let steward = memory::look_on("policy", args.memory.limit)?;
+    let steward = memory::look_on("policy", args.memory.limit);
     let subject = Subject::read(args, steward.admission())?;
     let mut decision = steward.explain(&subject.load, &[]);
     subject.keep_trained(&mut decision);

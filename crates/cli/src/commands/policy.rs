@@ -112,7 +112,7 @@ impl Shown {
 }
 
 fn show(args: &ShowPolicyArgs, output: Output) -> anyhow::Result<()> {
-    let shown = Shown::of(&memory::look_on("policy", None)?);
+    let shown = Shown::of(&memory::look_on("policy", None));
     if args.json { print_json(&shown) } else { shown.print(output) }
 }
 
@@ -120,7 +120,7 @@ fn preview(args: &PreviewArgs, output: Output) -> anyhow::Result<()> {
     let budget = match args.total_memory_mb {
         // Numbers alone: nothing of this machine is looked at.
         Some(total) => args.policy.effective_budget(total),
-        None => memory::look_on("policy", None)?.preview(&args.policy, None),
+        None => memory::look_on("policy", None).preview(&args.policy, None),
     };
     if args.json { print_json(&budget) } else { print_budget(&budget, output) }
 }
@@ -151,7 +151,7 @@ struct Effect {
 }
 
 fn set(args: &SetPolicyArgs, output: Output) -> anyhow::Result<()> {
-    let steward = memory::look_on("policy", None)?;
+    let steward = memory::look_on("policy", None);
     let (before, after) = (steward.policy().policy, args.policy);
     let memory = steward.memory(&[]);
     let budget_after = steward.preview(&after, None);
@@ -215,7 +215,7 @@ fn no_longer_fit(holders: &[Holder], charged: Bytes, ceiling: Bytes) -> Vec<Hold
 }
 
 fn switch(args: &ConciergeArgs, output: Output) -> anyhow::Result<()> {
-    let steward = memory::look_on("policy", None)?;
+    let steward = memory::look_on("policy", None);
     let root = &steward.settings().state_root;
     match args.wish {
         ConciergeWish::On => concierge::switch_on(root)?,

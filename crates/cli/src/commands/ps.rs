@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Prints one line for each model of the server, one for each that a process of this machine holds, and the sum.
 pub(crate) fn ps(args: &PsArgs, output: Output) -> anyhow::Result<()> {
     let mut server = Server::ask(args)?;
-    let steward = memory::look_on("ps", args.memory.limit)?;
+    let steward = memory::look_on("ps", args.memory.limit);
     let memory = steward.memory(&[]);
     if args.json {
         let mut document = server.take().map_or_else(|| json!({ "models": [] }), Server::document);

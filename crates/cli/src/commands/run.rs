@@ -38,7 +38,7 @@ pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
             return Err(no_prompt("there is no prompt and no terminal to chat on"));
         }
     }
-    let door = door("run", &args.load)?;
+    let door = door("run", &args.load);
     let steward = Arc::clone(&door.steward);
     let ended = Session::load(&source, options, door).and_then(|session| match prompt {
         Some(prompt) => answer(session, &prompt, &args, output),
@@ -49,8 +49,8 @@ pub(crate) fn run(mut args: RunArgs, output: Output) -> anyhow::Result<()> {
 }
 
 /// Opens the door to memory for a command that loads models.
-pub(crate) fn door(command: &str, load: &LoadArgs) -> Result<Door, Failure> {
-    Ok(Door { steward: memory::join(command, load.memory.limit)?, is_forced: load.force })
+pub(crate) fn door(command: &str, load: &LoadArgs) -> Door {
+    Door { steward: memory::join(command, load.memory.limit), is_forced: load.force }
 }
 
 /// Turns loading flags into the engine's options.

@@ -33,7 +33,7 @@ use crate::{
 pub(crate) fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let sources = served_models(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let door = door("serve", &args.load)?;
+    let door = door("serve", &args.load);
     let ended = runtime.block_on(listen_and_answer(args, &sources, &door));
     door.steward.end();
     // A load or an answer that is given up must not hold the process.

@@ -44,7 +44,7 @@ struct Simulated {
 /// Replays a trace.
 pub(crate) fn simulate(args: &SimulateArgs, output: Output) -> anyhow::Result<()> {
     let arrivals = read(&args.trace)?;
-    let steward = memory::look_on("policy", None)?;
+    let steward = memory::look_on("policy", None);
     let policy: Policy = args.policy.unwrap_or_else(|| steward.policy().policy);
     let total_memory_mb =
         args.total_memory_mb.unwrap_or_else(|| steward.preview(&policy, None).total_memory_mb);
