@@ -355,6 +355,7 @@ impl Drop for Shared {
         }
         // Without a thread it is dropped here.
         drop(apart(move || drop(made)));
+        toko_gguf::give_back_free_memory();
     }
 }
 

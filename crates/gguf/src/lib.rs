@@ -21,6 +21,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 pub use error::Error;
+pub use mmap::give_back_free_memory;
 
 use header::Header;
 use metadata::Metadata;

@@ -52,6 +52,23 @@ impl fmt::Debug for Source {
     }
 }
 
+/// Gives back to the system what the allocator keeps for later of memory that was freed: what a model's tables took would
+/// else stay with the process when the model is gone. Where the allocator can't be asked, it keeps what it keeps.
+///
+/// Takes a few milliseconds, and other threads that allocate may wait for it.
+pub fn give_back_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    trim();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "it is a function of the system's library")]
+fn trim() {
+    // SAFETY: the function may be called at any time from any thread, takes the allocator's own locks, and touches
+    // nothing but memory that is free. That it found nothing to give back is no error.
+    unsafe { libc::malloc_trim(0) };
+}
+
 #[expect(unsafe_code, reason = "mapping a file can't be checked by the compiler")]
 fn map_file(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the mapping is read-only and its length is fixed here. That nobody shortens or rewrites

@@ -7,9 +7,8 @@ use crate::{
     place::{Place, text},
 };
 
-/// What the allocator keeps for later, in each of the few arenas that a load's threads take turns with. It is far less than
-/// ten models would leave that each forgot a twentieth of what it took.
-const KEPT_BYTES: u64 = 40 << 20;
+/// What may stay of ten models: code that has run, and what the allocator could not give back.
+const KEPT_BYTES: u64 = 16 << 20;
 const MODELS: usize = 10;
 
 #[test]
