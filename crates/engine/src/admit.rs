@@ -192,10 +192,10 @@ pub(crate) fn publish(loading: Loading, decision: &Decision) -> Resident {
     resident
 }
 
-/// Notes what whoever reads how much memory is free sees of a model by now: what was allocated for good, and the pages
-/// of the KV cache that are there. What is mapped is never seen.
+/// Notes what whoever reads how much memory is free sees of a model by now: its tables, and the pages of the KV cache that
+/// are there. What is mapped is never seen, and of scratch not all is there before it is used.
 pub(crate) fn observe(resident: &Resident, decision: &Decision, kv: Bytes) {
-    let is_there = |term: &&Term| matches!(term.kind, Kind::Tokenizer | Kind::Runtime);
+    let is_there = |term: &&Term| term.kind == Kind::Tokenizer;
     let there: Bytes = decision.need.terms.iter().filter(is_there).map(|term| term.bytes).sum();
     resident.observe(there + kv);
 }
