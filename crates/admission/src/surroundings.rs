@@ -66,9 +66,11 @@ pub struct Live {
     policy: WatchedPolicy,
     machine: Option<Machine>,
     gate: Mutex<(Profile, Gate)>,
-    /// When each held model was first told, and last used; locked while something is told, so that what is told is never
-    /// older than what was told before.
+    /// Since when each held model is in its state; locked while something is told, so that what is told is never older
+    /// than what was told before.
     told: Mutex<BTreeMap<ModelId, Told>>,
+    /// When each model was last used; apart, since whoever uses one must not wait for what is told.
+    usage: Mutex<BTreeMap<ModelId, Usage>>,
     notes: Arc<Notes>,
     devices: Arc<dyn Devices>,
 }
@@ -77,6 +79,10 @@ pub struct Live {
 struct Told {
     state: &'static str,
     since_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Usage {
     used_ms: u64,
     is_pinned: bool,
 }
@@ -101,6 +107,7 @@ impl Live {
             machine: machine.ok(),
             gate,
             told: Mutex::default(),
+            usage: Mutex::default(),
             notes,
             devices,
         }
@@ -108,6 +115,11 @@ impl Live {
 
     fn told(&self) -> MutexGuard<'_, BTreeMap<ModelId, Told>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held for no longer than it takes to look something up.
+    fn usage(&self) -> MutexGuard<'_, BTreeMap<ModelId, Usage>> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn env(
@@ -132,15 +144,19 @@ impl Live {
     /// Puts a snapshot into the words of the machine's directory.
     fn holdings(&self, snapshot: &Snapshot, told: &mut BTreeMap<ModelId, Told>) -> Holdings {
         let now_ms = (self.settings.now_ms)();
-        told.retain(|model, _| snapshot.held.iter().any(|held| held.model == *model));
+        let is_held = |model: &ModelId| snapshot.held.iter().any(|held| held.model == *model);
+        let mut usage = self.usage();
+        told.retain(|model, _| is_held(model));
+        usage.retain(|model, _| is_held(model));
         let held = snapshot.held.iter().map(|held| {
             let state = held.state;
-            let new = Told { state, since_ms: now_ms, used_ms: now_ms, is_pinned: false };
+            let new = Told { state, since_ms: now_ms };
             let told = told.entry(held.model.clone()).or_insert(new);
             if told.state != state {
                 (told.state, told.since_ms) = (state, now_ms);
             }
-            tell_held(held, told)
+            let new = Usage { used_ms: now_ms, is_pinned: false };
+            tell_held(held, told, usage.entry(held.model.clone()).or_insert(new))
         });
         let held = held.collect();
         let visible = snapshot.charged.left_after(snapshot.unseen);
@@ -200,8 +216,8 @@ impl Surroundings for Live {
     }
 
     fn used(&self, model: &ModelId, is_pinned: bool) {
-        if let Some(told) = self.told().get_mut(model) {
-            (told.used_ms, told.is_pinned) = ((self.settings.now_ms)(), is_pinned);
+        if let Some(usage) = self.usage().get_mut(model) {
+            *usage = Usage { used_ms: (self.settings.now_ms)(), is_pinned };
         }
     }
 }
@@ -294,15 +310,15 @@ fn holders(holding: &Holding, now_ms: u64) -> Vec<Holder> {
     holdings.held.iter().map(holder).collect()
 }
 
-fn tell_held(held: &Held, told: &Told) -> TellHeld {
+fn tell_held(held: &Held, told: &Told, usage: &Usage) -> TellHeld {
     let states = [State::Reserved, State::Loading, State::Resident, State::Draining, State::Lost];
     TellHeld {
         model: held.model.as_str().to_owned(),
         bytes: held.bytes,
         state: states.into_iter().find(|state| name(*state) == held.state).unwrap_or(State::Lost),
         since_ms: told.since_ms,
-        used_ms: told.used_ms,
-        is_pinned: told.is_pinned,
+        used_ms: usage.used_ms,
+        is_pinned: usage.is_pinned,
     }
 }
 
