@@ -192,38 +192,59 @@ impl Drop for Model {
     }
 }
 
+/// Lets three users ask for a model while two others `take` it away; each user finds one, and only one.
+fn use_and_take(take: fn(&Host<Model>, &AtomicUsize)) -> (Arc<Host<Model>>, Arc<AtomicUsize>) {
+    let host = Arc::new(Host::<Model>::default());
+    let alive = Arc::new(AtomicUsize::new(0));
+    let user = |_| {
+        let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
+        thread::spawn(move || {
+            let load = || Ok::<_, Error>(Model::load(&alive));
+            let model = host.get(load).unwrap_or_else(|error| panic!("{error}"));
+            thread::yield_now();
+            assert_eq!(model.0.load(Ordering::SeqCst), 1, "it is there, and once");
+        })
+    };
+    let taker = |_| {
+        let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
+        thread::spawn(move || take(&host, &alive))
+    };
+    let users: Vec<_> = (0..3).map(user).collect();
+    let takers: Vec<_> = (0..2).map(taker).collect();
+    for task in users.into_iter().chain(takers) {
+        task.join().expect("no task panics");
+    }
+    (host, alive)
+}
+
 #[test]
 fn p20_a_model_in_use_is_not_evicted_and_an_evicted_one_is_not_used() {
     shuttle::check_random(
         || {
-            let host = Arc::new(Host::<Model>::default());
-            let alive = Arc::new(AtomicUsize::new(0));
-            let user = |_| {
-                let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
-                thread::spawn(move || {
-                    let model = host
-                        .get(|| Ok::<_, Error>(Model::load(&alive)))
-                        .unwrap_or_else(|error| panic!("{error}"));
-                    thread::yield_now();
-                    assert_eq!(model.0.load(Ordering::SeqCst), 1);
-                })
-            };
-            let users: Vec<_> = (0..3).map(user).collect();
-            let evict = |_| {
-                let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
-                thread::spawn(move || {
-                    if host.unload(|model| assert_eq!(model.0.load(Ordering::SeqCst), 1)) {
-                        // Somebody may have loaded it anew, but nobody has the old one.
-                        assert!(alive.load(Ordering::SeqCst) <= 1);
-                    }
-                })
-            };
-            let evictions: Vec<_> = (0..2).map(evict).collect();
-            for task in users.into_iter().chain(evictions) {
-                task.join().expect("no task panics");
-            }
+            let (host, alive) = use_and_take(|host, alive| {
+                if host.unload(|model| assert_eq!(model.0.load(Ordering::SeqCst), 1)) {
+                    // Somebody may have loaded it anew, but nobody has the old one.
+                    assert!(alive.load(Ordering::SeqCst) <= 1);
+                }
+            });
             host.unload(|_| {});
             assert_eq!(alive.load(Ordering::SeqCst), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_model_in_use_is_never_evicted_and_one_that_is_wanted_again_is_loaded_anew() {
+    shuttle::check_random(
+        || {
+            let (host, alive) = use_and_take(|host, alive| {
+                host.evict(|_| true);
+                assert!(alive.load(Ordering::SeqCst) <= 1);
+            });
+            assert_eq!(host.users(), 0);
+            host.evict(|_| true);
+            assert_eq!(alive.load(Ordering::SeqCst), 0, "nobody uses it, so it goes");
         },
         SCHEDULES,
     );
@@ -252,41 +273,6 @@ fn p20_evicting_drains_the_pool_of_the_model_first() {
             let eviction = thread::spawn(move || evicting.unload(Pool::close));
             finish(requests);
             eviction.join().expect("no task panics");
-        },
-        SCHEDULES,
-    );
-}
-
-#[test]
-fn a_model_in_use_is_never_evicted_and_one_that_is_wanted_again_is_loaded_anew() {
-    shuttle::check_random(
-        || {
-            let host = Arc::new(Host::<Model>::default());
-            let alive = Arc::new(AtomicUsize::new(0));
-            let user = |_| {
-                let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
-                thread::spawn(move || {
-                    let load = || Ok::<_, Error>(Model::load(&alive));
-                    let model = host.get(load).unwrap_or_else(|error| panic!("{error}"));
-                    thread::yield_now();
-                    assert_eq!(model.0.load(Ordering::SeqCst), 1, "it is there, and once");
-                })
-            };
-            let evict = |_| {
-                let (host, alive) = (Arc::clone(&host), Arc::clone(&alive));
-                thread::spawn(move || {
-                    host.evict(|_| true);
-                    assert!(alive.load(Ordering::SeqCst) <= 1);
-                })
-            };
-            let users: Vec<_> = (0..3).map(user).collect();
-            let evictions: Vec<_> = (0..2).map(evict).collect();
-            for task in users.into_iter().chain(evictions) {
-                task.join().expect("no task panics");
-            }
-            assert_eq!(host.users(), 0);
-            host.evict(|_| true);
-            assert_eq!(alive.load(Ordering::SeqCst), 0, "nobody uses it, so it goes");
         },
         SCHEDULES,
     );
