@@ -8,12 +8,12 @@ use std::fmt;
 pub(crate) mod lanes;
 pub(crate) mod tiered;
 
-/// Proof that the machine has AVX2 and F16C.
+/// Proof that the machine has AVX2, F16C and FMA.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
-/// Proof that the machine has AVX-512 F, BW, DQ, VL and VNNI, and with them AVX2, F16C and FMA.
+/// Proof that the machine has AVX-512 F, BW, DQ, VL, VNNI and VBMI, GFNI, and all of [`Avx2`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
@@ -31,7 +31,7 @@ pub enum Tier {
     /// 256-bit integer vectors.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// 512-bit vectors with the 16-bit dot product instruction.
+    /// 512-bit vectors with dot products of bytes and bit matrices.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     /// 128-bit vectors of 64-bit Arm.
@@ -81,7 +81,10 @@ impl fmt::Display for Tier {
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
     fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(Self(()))
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("fma"))
+        .then_some(Self(()))
     }
 }
 
@@ -89,12 +92,13 @@ impl Avx2 {
 impl Avx512 {
     fn detect() -> Option<Self> {
         (Avx2::detect().is_some()
-            && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vnni"))
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("gfni"))
         .then_some(Self(()))
     }
 }

@@ -43,12 +43,12 @@ macro_rules! tiered {
     ) => {
         $vis fn $name(tier: $crate::isa::Tier, $($arg: $type),*) {
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,f16c")]
+            #[target_feature(enable = "avx2,f16c,fma")]
             fn avx2($isa2: $crate::isa::Avx2, $($arg: $type),*) {
                 $avx2;
             }
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+            #[target_feature(enable = "avx2,f16c,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
             fn avx512($isa512: $crate::isa::Avx512, $($arg: $type),*) {
                 $avx512;
             }
