@@ -8,17 +8,19 @@
 //! A row is read in *steps* of 128 weights (256 where a block has 256), so that a step covers one or
 //! two groups of activations; a row that ends inside a step is filled up with zero bytes, which add
 //! +0 to sums that are never −0, hence nothing. A step decodes to 16-bit codes, and per half unit
-//! of 16 weights a scale and a minimum: weight = scale · code − minimum. For each chunk of weights
-//! that share their scales (32 to 128), with 16 lanes `l`:
+//! of 16 weights a scale and a minimum: weight = scale · code − minimum. The weights of a row that
+//! share a scale and lie in one group of activations are a *chunk* of 16 to 128. With chunk number
+//! c of the row:
 //!
 //! ```text
-//! sum[l] = Σ code[e] · x[e] over the chunk's e with e mod 32 in {2l, 2l + 1}   exact in i32
-//! acc[l] = acc[l] + (scale(of the lower or upper 16) · x_scale) · sum[l]
+//! sum        = Σ code[e] · x[e] over the chunk                 exact in i32, rounded once to f32
+//! acc[c % 4] = fma(scale · x_scale, sum, acc[c % 4])
+//! acc[c % 4] = fma(−min, x_sum · x_scale, acc[c % 4])          in formats with minima
 //! ```
 //!
-//! and after the chunks of a step, in formats with minima, `acc[h] = acc[h] − min[h] · x_sum[h]` for
-//! each half unit `h` of the step. The product is the tree sum of the lanes. No lane sum exceeds
-//! 2²³ (at most 128 · 32,768 twice, or 2 · 32,768 eight times), so it is exact as a float, too.
+//! The product is `(acc[0] + acc[2]) + (acc[1] + acc[3])`. No sum exceeds 2²⁸ in size (at most
+//! 32 · 255 · 32,512), nor does one of unsigned codes. Four accumulators suit a vector of four chunks
+//! of four rows as well as matrix tiles that visit the chunks by turns.
 
 pub(crate) mod float;
 pub(crate) mod reference;
@@ -65,7 +67,7 @@ trait Layout: 'static {
     /// Weights decoded at once: a block, or as many as make 128.
     const STEP: usize =
         if Self::FORMAT.block_elements() < 128 { 128 } else { Self::FORMAT.block_elements() };
-    /// Weights whose integer products are summed before they are scaled.
+    /// Weights whose integer products are summed before they are scaled: 16, 32, 64 or 128.
     const CHUNK: usize = UNIT;
     /// Whether weights have a minimum.
     const MINS: bool = false;
@@ -89,7 +91,7 @@ impl Decoded {
 }
 
 /// An array of bytes into which a row divides.
-trait StepBytes: Sized + AsRef<[u8]> {
+trait StepBytes: Copy + AsRef<[u8]> {
     const LEN: usize;
 
     /// Returns the whole steps of a row and the rest.

@@ -1,7 +1,8 @@
 //! The choice of code for one tensor, made once from its format and the machine's tier.
 //!
-//! Invariant: a kernel of a tier can only be made with that tier's proof token. Knows one tile, a
-//! few rows times a few tokens; how a matrix is cut into tiles is the business of `matmul`.
+//! Invariant: a kernel of a tier can only be made with that tier's proof token. Knows blocks, the
+//! rows of one worker times some tokens, which each tier cuts as its registers ask; how a matrix is
+//! dealt out to workers is the business of `matmul`.
 
 use crate::format::Format;
 #[cfg(target_arch = "aarch64")]
@@ -9,6 +10,7 @@ use crate::isa::Neon;
 use crate::isa::Tier;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Avx2, Avx512};
+use crate::pool::Columns;
 use crate::quantized::Group;
 
 /// Rows in a tile, at most.
@@ -16,6 +18,83 @@ pub(crate) const TILE_ROWS: usize = 4;
 
 /// Tokens in a tile, at most.
 pub(crate) const TILE_TOKENS: usize = 8;
+
+/// The most tokens in a block.
+pub(crate) const BLOCK_TOKENS: usize = 256;
+
+/// Rows of weights and one to `BLOCK_TOKENS` rows of activations.
+#[derive(Clone, Copy)]
+pub(crate) struct Block<'a> {
+    /// The rows' bytes, one row after the other.
+    pub(crate) weights: &'a [u8],
+    /// Rows of weights.
+    pub(crate) rows: usize,
+    /// Rows of activations.
+    pub(crate) tokens: usize,
+    /// Quantized activations, `[tokens, ceil(cols / 128)]`; empty for a float format.
+    pub(crate) groups: &'a [Group],
+    /// Unquantized activations, `[tokens, cols]`.
+    pub(crate) values: &'a [f32],
+}
+
+impl<'a> Block<'a> {
+    /// Returns the bytes of one row.
+    #[inline]
+    pub(crate) fn row(&self, row: usize) -> &'a [u8] {
+        let len = self.weights.len() / self.rows;
+        &self.weights[row * len..][..len]
+    }
+
+    /// Returns the quantized activations of one token.
+    #[inline]
+    pub(crate) fn token(&self, token: usize) -> &'a [Group] {
+        let len = self.groups.len() / self.tokens;
+        &self.groups[token * len..][..len]
+    }
+
+    /// Calls `f` for each tile, in turn, and hands its products to `out`.
+    pub(crate) fn in_tiles(&self, out: &mut Out<'_, '_>, f: impl Fn(&Tile<'_>, &mut Products)) {
+        let (row_len, cols) = (self.weights.len() / self.rows, self.values.len() / self.tokens);
+        let groups = self.groups.len() / self.tokens;
+        for row in (0..self.rows).step_by(TILE_ROWS) {
+            let rows = row..self.rows.min(row + TILE_ROWS);
+            for token in (0..self.tokens).step_by(TILE_TOKENS) {
+                let tokens = token..self.tokens.min(token + TILE_TOKENS);
+                let tile = Tile {
+                    weights: &self.weights[rows.start * row_len..rows.end * row_len],
+                    rows: rows.len(),
+                    tokens: tokens.len(),
+                    groups: &self.groups[tokens.start * groups..tokens.end * groups],
+                    values: &self.values[tokens.start * cols..tokens.end * cols],
+                };
+                let mut products = Products::default();
+                f(&tile, &mut products);
+                for token in tokens.clone() {
+                    let out = &mut out.token(token)[rows.clone()];
+                    for (out, products) in out.iter_mut().zip(&products) {
+                        *out = products[token - tokens.start];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where the products of a block go.
+pub(crate) struct Out<'a, 'b> {
+    /// The columns of the block's rows.
+    pub(crate) columns: &'a mut Columns<'b>,
+    /// The block's first token.
+    pub(crate) first_token: usize,
+}
+
+impl Out<'_, '_> {
+    /// Returns the outputs of one token of the block, one for each row.
+    #[inline]
+    pub(crate) fn token(&mut self, token: usize) -> &mut [f32] {
+        self.columns.row(self.first_token + token)
+    }
+}
 
 /// One to `TILE_ROWS` rows of weights and one to `TILE_TOKENS` rows of activations.
 #[derive(Clone, Copy)]
@@ -66,8 +145,8 @@ fn parts<T, const N: usize>(all: &[T], count: usize, first: usize) -> [&[T]; N] 
 /// The products of a tile, `[row][token]`; entries without a row or token have no meaning.
 pub(crate) type Products = [[f32; TILE_TOKENS]; TILE_ROWS];
 
-/// Computes a tile on one tier, of which `I` is the proof.
-pub(crate) type TileFn<I> = fn(I, &Tile<'_>, &mut Products);
+/// Computes a block on one tier, of which `I` is the proof.
+pub(crate) type BlockFn<I> = fn(I, &Block<'_>, &mut Out<'_, '_>);
 
 /// Multiplies rows of one format on one tier.
 #[derive(Clone, Copy, Debug)]
@@ -78,26 +157,26 @@ pub struct Kernel {
 
 #[derive(Clone, Copy, Debug)]
 enum Code {
-    Reference(TileFn<()>),
+    Reference(BlockFn<()>),
     #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2, TileFn<Avx2>),
+    Avx2(Avx2, BlockFn<Avx2>),
     #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512, TileFn<Avx512>),
+    Avx512(Avx512, BlockFn<Avx512>),
     #[cfg(target_arch = "aarch64")]
-    Neon(Neon, TileFn<Neon>),
+    Neon(Neon, BlockFn<Neon>),
 }
 
 impl Kernel {
     /// Chooses the code for a format on a tier.
     pub fn new(format: Format, tier: Tier) -> Self {
         let code = match tier {
-            Tier::Reference => Code::Reference(crate::formats::reference::tile_fn(format)),
+            Tier::Reference => Code::Reference(crate::formats::reference::block_fn(format)),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(isa) => Code::Avx2(isa, crate::formats::avx2::tile_fn(format)),
+            Tier::Avx2(isa) => Code::Avx2(isa, crate::formats::avx2::block_fn(format)),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(isa) => Code::Avx512(isa, crate::formats::avx512::tile_fn(format)),
+            Tier::Avx512(isa) => Code::Avx512(isa, crate::formats::avx512::block_fn(format)),
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon(isa) => Code::Neon(isa, crate::formats::neon::tile_fn(format)),
+            Tier::Neon(isa) => Code::Neon(isa, crate::formats::neon::block_fn(format)),
         };
         Self { format, code }
     }
@@ -112,18 +191,17 @@ impl Kernel {
         self.format.is_float()
     }
 
-    #[inline]
-    pub(crate) fn tile(&self, tile: &Tile<'_>, products: &mut Products) {
-        debug_assert!((1..=TILE_ROWS).contains(&tile.rows), "a tile has a few rows");
-        debug_assert!((1..=TILE_TOKENS).contains(&tile.tokens), "a tile has a few tokens");
+    pub(crate) fn block(&self, block: &Block<'_>, out: &mut Out<'_, '_>) {
+        debug_assert!(block.rows > 0, "a block has rows");
+        debug_assert!((1..=BLOCK_TOKENS).contains(&block.tokens), "a block has some tokens");
         match self.code {
-            Code::Reference(code) => code((), tile, products),
+            Code::Reference(code) => code((), block, out),
             #[cfg(target_arch = "x86_64")]
-            Code::Avx2(isa, code) => code(isa, tile, products),
+            Code::Avx2(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "x86_64")]
-            Code::Avx512(isa, code) => code(isa, tile, products),
+            Code::Avx512(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "aarch64")]
-            Code::Neon(isa, code) => code(isa, tile, products),
+            Code::Neon(isa, code) => code(isa, block, out),
         }
     }
 }

@@ -6,12 +6,15 @@
 use std::ops::Range;
 
 use crate::formats;
-use crate::kernel::{Kernel, Products, TILE_ROWS, TILE_TOKENS, Tile};
+use crate::kernel::{BLOCK_TOKENS, Block, Kernel, Out};
 use crate::pool::{Columns, Pool};
 use crate::quantized::Quantized;
 
-/// Tokens whose activations stay in the cache while all rows of a worker pass.
-const BLOCK_TOKENS: usize = 64;
+/// Rows that go to one worker together: with few tokens few, that all workers get as many; with many
+/// tokens as many as a tier multiplies at once.
+fn granule(tokens: usize) -> usize {
+    if tokens < 3 { 4 } else { 32 }
+}
 
 /// A matrix of weights as it lies in a file: its bytes, their format and its shape.
 #[derive(Clone, Copy, Debug)]
@@ -54,41 +57,19 @@ impl<'a> Weights<'a> {
         formats::dequantize(self.kernel.format(), bytes, out);
     }
 
-    fn multiply(&self, rows: Range<usize>, input: &Input<'_>, out: &mut Columns<'_>) {
-        for block in (0..input.tokens).step_by(BLOCK_TOKENS) {
-            let block = block..input.tokens.min(block + BLOCK_TOKENS);
-            for row in rows.clone().step_by(TILE_ROWS) {
-                let rows = row..rows.end.min(row + TILE_ROWS);
-                for token in block.clone().step_by(TILE_TOKENS) {
-                    let tokens = token..block.end.min(token + TILE_TOKENS);
-                    self.multiply_tile(rows.clone(), tokens, input, out);
-                }
-            }
-        }
-    }
-
-    fn multiply_tile(
-        &self,
-        rows: Range<usize>,
-        tokens: Range<usize>,
-        input: &Input<'_>,
-        out: &mut Columns<'_>,
-    ) {
+    fn multiply(&self, rows: Range<usize>, input: &Input<'_>, columns: &mut Columns<'_>) {
         let groups = if self.kernel.is_float() { &[] } else { input.quantized.groups() };
         let token_groups = groups.len() / input.tokens;
-        let tile = Tile {
-            weights: &self.data[rows.start * self.row_bytes..rows.end * self.row_bytes],
-            rows: rows.len(),
-            tokens: tokens.len(),
-            groups: &groups[tokens.start * token_groups..tokens.end * token_groups],
-            values: &input.values[tokens.start * self.cols..tokens.end * self.cols],
-        };
-        let mut products = Products::default();
-        self.kernel.tile(&tile, &mut products);
-        for (row, products) in rows.zip(&products) {
-            for (token, &product) in tokens.clone().zip(products) {
-                out.set(token, row, product);
-            }
+        for first_token in (0..input.tokens).step_by(BLOCK_TOKENS) {
+            let tokens = first_token..input.tokens.min(first_token + BLOCK_TOKENS);
+            let block = Block {
+                weights: &self.data[rows.start * self.row_bytes..rows.end * self.row_bytes],
+                rows: rows.len(),
+                tokens: tokens.len(),
+                groups: &groups[tokens.start * token_groups..tokens.end * token_groups],
+                values: &input.values[tokens.start * self.cols..tokens.end * self.cols],
+            };
+            self.kernel.block(&block, &mut Out { columns: &mut *columns, first_token });
         }
     }
 }
@@ -133,7 +114,7 @@ pub fn matmul<const N: usize>(
     }
     let mut widths = weights.iter().map(|weights| weights.rows);
     let outs = out.map(|out| (out, widths.next().expect("as many matrices as outs")));
-    pool.for_each_columns(outs, TILE_ROWS, |which, rows, out| {
+    pool.for_each_columns(outs, granule(input.tokens), |which, rows, out| {
         weights[which].multiply(rows, input, out);
     });
 }

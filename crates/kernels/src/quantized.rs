@@ -19,24 +19,63 @@ const CODE_MAX: f32 = 32512.0;
 /// complement is in the low bits of the sum.
 const ROUNDING: f32 = 12_582_912.0;
 
+/// How the codes of a group lie in its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// 128 little-endian words.
+    Words,
+    /// The high bytes of all codes, then the low bytes; a code is 256 · high + low, both signed.
+    #[cfg(target_arch = "x86_64")]
+    Bytes,
+}
+
+impl Form {
+    fn of(tier: Tier) -> Self {
+        match tier {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512(_) => Self::Bytes,
+            _ => Self::Words,
+        }
+    }
+}
+
 /// One group of quantized activations; a short last group is filled up with zeros.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Group {
-    /// The codes, in units of 32.
-    pub(crate) codes: [[i16; 32]; 4],
-    /// The sum of each 16 codes, times the scale.
-    pub(crate) sums: [f32; 8],
+    /// The codes in the form of the tier.
+    pub(crate) codes: [u8; 2 * GROUP],
+    /// The sum of each 16 codes.
+    pub(crate) sums_16: [i32; 8],
+    /// The sum of each 32 codes.
+    pub(crate) sums_32: [i32; 4],
+    /// The sum of each 64 codes.
+    pub(crate) sums_64: [i32; 2],
+    /// The sum of all codes.
+    pub(crate) sum: i32,
     /// What a code is multiplied with to give its value; NaN if a value was not finite.
     pub(crate) scale: f32,
+    /// The sum of each 16 codes, times the scale.
+    pub(crate) scaled_16: [f32; 8],
+    /// The sum of each 32 codes, times the scale.
+    pub(crate) scaled_32: [f32; 4],
 }
 
 impl Group {
-    pub(crate) const ZERO: Self = Self { codes: [[0; 32]; 4], sums: [0.0; 8], scale: 0.0 };
+    pub(crate) const ZERO: Self = Self {
+        codes: [0; 2 * GROUP],
+        sums_16: [0; 8],
+        sums_32: [0; 4],
+        sums_64: [0; 2],
+        sum: 0,
+        scale: 0.0,
+        scaled_16: [0.0; 8],
+        scaled_32: [0.0; 4],
+    };
 
     #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
     #[inline(always)]
-    fn quantize(&mut self, values: &[f32; GROUP]) {
+    fn quantize(&mut self, values: &[f32; GROUP], form: Form) {
         let magnitude = values.iter().fold(0, |max, v| max.max(v.to_bits() & (u32::MAX >> 1)));
         let magnitude = f32::from_bits(magnitude);
         let inverse = CODE_MAX / magnitude;
@@ -47,17 +86,52 @@ impl Group {
             (true, false) => 0.0,
             (false, _) => f32::NAN,
         };
-        for (code, value) in self.codes.as_flattened_mut().iter_mut().zip(values) {
+        let mut codes = [0_i16; GROUP];
+        for (code, value) in codes.iter_mut().zip(values) {
             let [low, high, ..] = (value * inverse + ROUNDING).to_le_bytes();
             *code = i16::from_le_bytes([low, high]);
         }
-        for (sum, codes) in self.sums.iter_mut().zip(self.codes.as_flattened().as_chunks::<16>().0)
-        {
-            let exact: i32 = codes.iter().map(|&code| i32::from(code)).sum();
-            #[expect(clippy::cast_precision_loss, reason = "at most 16 · 32512, below 2^24")]
-            let exact = exact as f32;
-            *sum = exact * self.scale;
+        self.store(&codes, form);
+        self.sum_up(&codes);
+    }
+
+    #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+    #[inline(always)]
+    fn store(&mut self, codes: &[i16; GROUP], form: Form) {
+        match form {
+            Form::Words => {
+                for (bytes, code) in self.codes.as_chunks_mut().0.iter_mut().zip(codes) {
+                    *bytes = code.to_le_bytes();
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Form::Bytes => {
+                let (highs, lows) = self.codes.split_at_mut(GROUP);
+                for ((high, low), code) in highs.iter_mut().zip(lows).zip(codes) {
+                    // The low byte is signed: adding half of 256 rounds the high one to match.
+                    [_, *high] = (code + 128).to_le_bytes();
+                    [*low, _] = code.to_le_bytes();
+                }
+            }
         }
+    }
+
+    #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+    #[inline(always)]
+    #[expect(clippy::cast_precision_loss, reason = "at most 32 · 32512, below 2^24")]
+    fn sum_up(&mut self, codes: &[i16; GROUP]) {
+        for (sum, codes) in self.sums_16.iter_mut().zip(codes.as_chunks::<16>().0) {
+            *sum = codes.iter().map(|&code| i32::from(code)).sum();
+        }
+        for (sum, [a, b]) in self.sums_32.iter_mut().zip(self.sums_16.as_chunks().0) {
+            *sum = a + b;
+        }
+        for (sum, [a, b]) in self.sums_64.iter_mut().zip(self.sums_32.as_chunks().0) {
+            *sum = a + b;
+        }
+        self.sum = self.sums_64[0] + self.sums_64[1];
+        self.scaled_16 = self.sums_16.map(|sum| sum as f32 * self.scale);
+        self.scaled_32 = self.sums_32.map(|sum| sum as f32 * self.scale);
     }
 }
 
@@ -95,14 +169,15 @@ impl Quantized {
         (self.tokens, self.cols) = (values.len() / cols, cols);
         let row = cols.div_ceil(GROUP);
         let groups = &mut self.groups[..self.tokens * row];
+        let form = Form::of(tier);
         // A job for the pool costs as much as quantizing a few thousand values.
         if values.len() < 16 * 1024 {
-            quantize_rows(tier, values, cols, groups);
+            quantize_rows(tier, values, cols, form, groups);
             return;
         }
         let mut workers = vec![(); pool.threads()]; // of a type without size: allocates nothing
         pool.for_each_chunk(groups, row, &mut workers, |token, groups, ()| {
-            quantize_rows(tier, &values[token * cols..][..cols], cols, groups);
+            quantize_rows(tier, &values[token * cols..][..cols], cols, form, groups);
         });
     }
 
@@ -122,21 +197,21 @@ impl Quantized {
     }
 }
 
-tiered!(fn quantize_rows(values: &[f32], cols: usize, groups: &mut [Group]) = rows);
+tiered!(fn quantize_rows(values: &[f32], cols: usize, form: Form, groups: &mut [Group]) = rows);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn rows(values: &[f32], cols: usize, groups: &mut [Group]) {
+fn rows(values: &[f32], cols: usize, form: Form, groups: &mut [Group]) {
     let rows = groups.chunks_exact_mut(cols.div_ceil(GROUP));
     for (row, groups) in values.chunks_exact(cols).zip(rows) {
         let (full, rest) = row.as_chunks::<GROUP>();
         for (values, group) in full.iter().zip(&mut *groups) {
-            group.quantize(values);
+            group.quantize(values, form);
         }
         if let (false, Some(group)) = (rest.is_empty(), groups.last_mut()) {
             let mut values = [0.0; GROUP];
             values[..rest.len()].copy_from_slice(rest);
-            group.quantize(&values);
+            group.quantize(&values, form);
         }
     }
 }

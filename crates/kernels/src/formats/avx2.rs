@@ -23,7 +23,7 @@ use super::{
 };
 use crate::format::Format;
 use crate::isa::Avx2;
-use crate::kernel::{Products, Tile, TileFn};
+use crate::kernel::BlockFn;
 use crate::quantized::{GROUP, Group};
 
 /// How far ahead of its use a row is fetched.
@@ -53,135 +53,12 @@ pub(super) trait Unpack: Layout {
 }
 
 /// Returns this tier's code for a format.
-pub(crate) fn tile_fn(format: Format) -> TileFn<Avx2> {
-    dispatch!(format, L => tile::<L>, E => float::avx2::tile::<E>)
-}
-
-fn tile<U: Unpack>(_: Avx2, tile: &Tile<'_>, products: &mut Products) {
-    // SAFETY: the token proves that the machine has every feature the function enables.
-    unsafe { cut::<U>(tile, products) }
-}
-
-/// Cuts a tile into blocks of as many rows and tokens as there are registers for.
-#[target_feature(enable = "avx2,f16c")]
-fn cut<U: Unpack>(tile: &Tile<'_>, products: &mut Products) {
-    match tile.tokens {
-        1 => blocks::<U, 2, 1>(tile, products),
-        2 => blocks::<U, 2, 2>(tile, products),
-        _ => blocks::<U, 1, 4>(tile, products),
-    }
-}
-
-/// Computes a tile in blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
-#[target_feature(enable = "avx2,f16c")]
-fn blocks<U: Unpack, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for row in (0..tile.rows).step_by(R) {
-        let rows = tile.rows_from(row);
-        for token in (0..tile.tokens).step_by(B) {
-            let tokens = tile.groups_from(token);
-            let mut acc = [[[_mm256_setzero_ps(); 2]; B]; R];
-            dots::<U, R, B>(&rows, &tokens, &mut acc);
-            for (products, acc) in products[row..].iter_mut().zip(acc) {
-                for (product, acc) in products[token..].iter_mut().zip(acc) {
-                    *product = sum16(acc);
-                }
-            }
-        }
-    }
-}
-
-/// Adds all steps of `R` rows times `B` tokens.
-///
-/// Loops over arrays are written out, since closures that the library calls may be compiled apart
-/// from their vectors, and `accumulate` is called in one place, so that it is compiled into here.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn dots<U: Unpack, const R: usize, const B: usize>(
-    rows: &[&[u8]; R],
-    tokens: &[&[Group]; B],
-    acc: &mut [[[__m256; 2]; B]; R],
-) {
-    let mut rooms = [Decoded::ZERO; R];
-    let rows = Rows::<U, R>::cut(rows);
-    let mut groups = 0..0;
-    for rows in rows.segments() {
-        for (s, step) in rows[0].iter().enumerate() {
-            groups = groups.end..groups.end + U::STEP / GROUP;
-            let mut steps = [step; R];
-            let mut xs = [&tokens[0][groups.clone()]; B];
-            for r in 1..R {
-                steps[r] = &rows[r][s];
-            }
-            for b in 1..B {
-                xs[b] = &tokens[b][groups.clone()];
-            }
-            accumulate::<U, R, B>(&steps, &xs, &mut rooms, acc);
-        }
-    }
-}
-
-/// Adds one step of `R` rows times `B` tokens.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
-fn accumulate<U: Unpack, const R: usize, const B: usize>(
-    steps: &[&U::Step; R],
-    groups: &[&[Group]; B],
-    rooms: &mut [Decoded; R],
-    acc: &mut [[[__m256; 2]; B]; R],
-) {
-    for (step, room) in steps.iter().zip(&mut *rooms) {
-        prefetch(step.as_ref());
-        // SAFETY: this function has the features that `Unpack` asks of its callers.
-        unsafe { U::prepare(step, room) };
-    }
-    let mut scales = [[[[0.0; 8]; 2]; B]; R];
-    for r in 0..R {
-        // SAFETY: as above.
-        let of_weights = unsafe { U::scales(U::view(steps[r], &rooms[r])) };
-        for b in 0..B {
-            for (h, group) in groups[b].iter().enumerate() {
-                let product = _mm256_mul_ps(of_weights[h], _mm256_set1_ps(group.scale));
-                store_floats(product, &mut scales[r][b][h]);
-            }
-        }
-    }
-    for first in (0..U::STEP / UNIT).step_by(U::CHUNK / UNIT) {
-        for h in 0..2 {
-            let mut sums = [[_mm256_setzero_si256(); B]; R];
-            for unit in first..first + U::CHUNK / UNIT {
-                for r in 0..R {
-                    // SAFETY: as above.
-                    let codes = unsafe { U::codes(U::view(steps[r], &rooms[r]), unit, h) };
-                    for b in 0..B {
-                        let x = load_codes(&groups[b][unit / 4].codes[unit % 4], h);
-                        let products = _mm256_madd_epi16(codes, x);
-                        sums[r][b] = _mm256_add_epi32(sums[r][b], products);
-                    }
-                }
-            }
-            for r in 0..R {
-                for b in 0..B {
-                    let half = 2 * first + h;
-                    let scale = _mm256_set1_ps(scales[r][b][half / 8][half % 8]);
-                    let product = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(sums[r][b]));
-                    acc[r][b][h] = _mm256_add_ps(acc[r][b][h], product);
-                }
-            }
-        }
-    }
-    if U::MINS {
-        for r in 0..R {
-            // SAFETY: as above.
-            let mins = unsafe { U::mins(U::view(steps[r], &rooms[r])) };
-            for b in 0..B {
-                for (h, group) in groups[b].iter().enumerate() {
-                    let product = _mm256_mul_ps(mins[h], load_floats(&group.sums));
-                    acc[r][b][h] = _mm256_sub_ps(acc[r][b][h], product);
-                }
-            }
-        }
-    }
+pub(crate) fn block_fn(format: Format) -> BlockFn<Avx2> {
+    dispatch!(
+        format,
+        L => |_, block, out| block.in_tiles(out, super::reference::tile::<L>),
+        E => |_, block, out| block.in_tiles(out, float::tile::<E>)
+    )
 }
 
 /// Adds the lanes as a tree, in the order of `lanes::sum16`.

@@ -1,7 +1,7 @@
 //! Weights that are plain floats: F32, F16 and BF16, multiplied with unquantized activations.
 //!
-//! Invariant: 32 lanes, the weights at e going to lane e mod 32, each product rounded before it is
-//! added; lanes l and l + 16 are added, then the 16 as a tree. A short last 32 is filled up with
+//! Invariant: 32 lanes, the weights at e going to lane e mod 32, each product added without a
+//! rounding of its own; lanes l and l + 16 are added, then the 16 as a tree. A short last 32 is filled up with
 //! zeros, which add +0 to sums that are never −0.
 
 #[cfg(target_arch = "x86_64")]
@@ -71,14 +71,14 @@ pub(super) fn quantize<E: Element>(weights: &[f32], out: &mut [u8]) {
 }
 
 /// Computes a tile, one weight at a time.
-pub(super) fn tile<E: Element>((): (), tile: &Tile<'_>, products: &mut Products) {
+pub(super) fn tile<E: Element>(tile: &Tile<'_>, products: &mut Products) {
     for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
         for (token, product) in products.iter_mut().enumerate().take(tile.tokens) {
             let mut acc = [0.0; LANES];
             let ([bytes], [values]) = (tile.rows_from(row), tile.values_from(token));
             let weights = bytes.chunks_exact(E::BYTES).map(E::read);
             for (e, (w, x)) in weights.zip(values).enumerate() {
-                acc[e % LANES] += w * x;
+                acc[e % LANES] = w.mul_add(*x, acc[e % LANES]);
             }
             *product = sum16(std::array::from_fn(|l| acc[l] + acc[l + 16]));
         }

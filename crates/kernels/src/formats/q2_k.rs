@@ -3,6 +3,9 @@
 //!
 //! Invariant: each 32 code bytes hold 128 weights, byte m having weight 32·n + m in bits 2n, 2n + 1.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::{Decoded, Layout, f16_at};
 use crate::format::Format;
 
@@ -10,6 +13,7 @@ pub(super) struct Q2K;
 
 impl Layout for Q2K {
     const FORMAT: Format = Format::Q2K;
+    const CHUNK: usize = 16;
     const MINS: bool = true;
     type Step = [u8; 84];
 

@@ -5,6 +5,9 @@
 //! has its low four bits in byte h mod 8 (the low half for h < 8) and its high two in byte
 //! 8 + h mod 4 at bit 2·(h / 4).
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::{Decoded, Layout, f16_at};
 use crate::format::Format;
 
@@ -12,6 +15,7 @@ pub(super) struct Q3K;
 
 impl Layout for Q3K {
     const FORMAT: Format = Format::Q3K;
+    const CHUNK: usize = 16;
     type Step = [u8; 110];
 
     #[inline]

@@ -1,6 +1,9 @@
 //! Q5_0: blocks of 32 weights, `d` (half), 32 fifth bits, 16 bytes with the low four bits of weight
 //! m and, above them, of weight 16 + m; a weight is d · (code − 16).
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::{Decoded, Layout, array_at, f16_at, inverse, largest, put_f16, quantize_blocks};
 use crate::format::Format;
 

@@ -18,6 +18,7 @@ pub(super) struct Q6K;
 
 impl Layout for Q6K {
     const FORMAT: Format = Format::Q6K;
+    const CHUNK: usize = 16;
     type Step = [u8; 210];
 
     #[inline]

@@ -4,13 +4,16 @@
 
 use super::{Decoded, HALF, Layout, Rows, dispatch, float};
 use crate::format::Format;
-use crate::kernel::{Products, Tile, TileFn};
-use crate::lanes::sum16;
+use crate::kernel::{BlockFn, Products, Tile};
 use crate::quantized::{GROUP, Group};
 
 /// Returns the scalar code for a format.
-pub(crate) fn tile_fn(format: Format) -> TileFn<()> {
-    dispatch!(format, L => tile::<L>, E => float::tile::<E>)
+pub(crate) fn block_fn(format: Format) -> BlockFn<()> {
+    dispatch!(
+        format,
+        L => |(), block, out| block.in_tiles(out, tile::<L>),
+        E => |(), block, out| block.in_tiles(out, float::tile::<E>)
+    )
 }
 
 /// Writes the weights of a row as floats.
@@ -29,22 +32,21 @@ pub(super) fn dequantize<L: Layout>(row: &[u8], out: &mut [f32]) {
     });
 }
 
-fn tile<L: Layout>((): (), tile: &Tile<'_>, products: &mut Products) {
+pub(super) fn tile<L: Layout>(tile: &Tile<'_>, products: &mut Products) {
     for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
         let mut decoded = Decoded::ZERO;
-        let mut acc = [[0.0; 16]; crate::kernel::TILE_TOKENS];
+        let mut acc = [[0.0; 4]; crate::kernel::TILE_TOKENS];
         let mut first_group = 0;
         let [bytes] = tile.rows_from(row);
         for_each_step::<L>(bytes, |step| {
             L::decode(step, &mut decoded);
             for (token, acc) in acc.iter_mut().enumerate().take(tile.tokens) {
                 let [groups] = tile.groups_from(token);
-                let groups = &groups[first_group..][..L::STEP / GROUP];
-                accumulate::<L>(&decoded, groups, acc);
+                accumulate::<L>(&decoded, groups, first_group, acc);
             }
             first_group += L::STEP / GROUP;
         });
-        *products = acc.map(sum16);
+        *products = acc.map(|[a, b, c, d]| (a + c) + (b + d));
     }
 }
 
@@ -54,23 +56,23 @@ fn for_each_step<L: Layout>(row: &[u8], mut f: impl FnMut(&L::Step)) {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "sums are below 2^24 in size")]
-fn accumulate<L: Layout>(step: &Decoded, groups: &[Group], acc: &mut [f32; 16]) {
+/// Adds a step that begins with group number `first_group` of the row.
+#[expect(clippy::cast_precision_loss, reason = "the one rounding of a chunk's sum")]
+fn accumulate<L: Layout>(step: &Decoded, groups: &[Group], first_group: usize, acc: &mut [f32; 4]) {
     for first in (0..L::STEP).step_by(L::CHUNK) {
-        let group = &groups[first / GROUP];
-        let mut sum = [0_i32; 16];
-        for e in first..first + L::CHUNK {
-            let x = group.codes.as_flattened()[e % GROUP];
-            sum[e % 32 / 2] += i32::from(step.codes[e]) * i32::from(x);
-        }
-        for l in 0..16 {
-            let scale = step.scales[first / HALF + l / 8] * group.scale;
-            acc[l] += scale * sum[l] as f32;
-        }
-    }
-    if L::MINS {
-        for h in 0..L::STEP / HALF {
-            acc[h] -= step.mins[h] * groups[h / 8].sums[h % 8];
+        let group = &groups[first_group + first / GROUP];
+        let codes = group.codes.as_chunks().0[first % GROUP..].iter().take(L::CHUNK);
+        let products = step.codes[first..].iter().zip(codes);
+        let sum: i32 =
+            products.map(|(&w, &x)| i32::from(w) * i32::from(i16::from_le_bytes(x))).sum();
+        let acc = &mut acc[(first_group * GROUP + first) / L::CHUNK % 4];
+        *acc = (step.scales[first / HALF] * group.scale).mul_add(sum as f32, *acc);
+        if L::MINS {
+            let x_sum = match L::CHUNK {
+                16 => group.scaled_16[first % GROUP / 16],
+                _ => group.scaled_32[first % GROUP / 32],
+            };
+            *acc = (-step.mins[first / HALF]).mul_add(x_sum, *acc);
         }
     }
 }

@@ -4,6 +4,9 @@
 //! so that digit n is the whole part of 3 · (byte · 3ⁿ mod 256) / 256. The first 32 bytes hold
 //! weights 32·n + m, the next 16 weights 160 + 16·n + m, the last 4 weights 240 + 4·n + m.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::{
     Decoded, Layout, array_at, f16_at, inverse, largest, put_f16, quantize_blocks, ternary,
 };

@@ -1,57 +1,36 @@
-//! `Q4_K` on AVX-512: 32 bytes widened to 16 bits are the codes of two units.
+//! `Q4_K` on AVX-512: the halves of 32 bytes.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
-use std::arch::x86_64::{
-    __m512, __m512i, _mm_cvtsi64_si128, _mm_unpacklo_epi8, _mm512_and_si512, _mm512_cvtepi32_ps,
-    _mm512_cvtepu8_epi16, _mm512_cvtepu8_epi32, _mm512_mul_ps, _mm512_set1_epi16,
-    _mm512_srli_epi16,
-};
+use std::arch::x86_64::{__m512, __m512i, _mm512_and_si512, _mm512_mul_ps, _mm512_set1_epi8};
 
 use super::Q4K;
-use crate::formats::avx512::{Unpack, load_32, one_scale};
-use crate::formats::k_scales::unpack;
-use crate::formats::{Decoded, array_at};
+use crate::formats::avx512::{Unpack, load_32, one_scale, shifted_twice, widened};
+use crate::formats::{array_at, k_scales};
 
 impl Unpack for Q4K {
-    type View = [u8; 144];
+    const ZERO_LOG2: Option<u32> = None;
 
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
-    fn view<'a>(step: &'a [u8; 144], _: &'a Decoded) -> &'a [u8; 144] {
-        step
+    unsafe fn bytes(step: &[u8; 144], part: usize) -> __m512i {
+        let nibbles = shifted_twice(load_32(step, 16 + 32 * part), [0, 4]);
+        _mm512_and_si512(nibbles, _mm512_set1_epi8(15))
     }
 
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
     unsafe fn scales(step: &[u8; 144]) -> __m512 {
-        let (scales, _) = unpack(array_at(step, 4));
-        _mm512_mul_ps(one_scale(step, 0), spread(scales))
+        let (scales, _) = k_scales::unpack(array_at(step, 4));
+        _mm512_mul_ps(one_scale(step, 0), widened([scales, 0]))
     }
 
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
     unsafe fn mins(step: &[u8; 144]) -> __m512 {
-        let (_, mins) = unpack(array_at(step, 4));
-        _mm512_mul_ps(one_scale(step, 2), spread(mins))
+        let (_, mins) = k_scales::unpack(array_at(step, 4));
+        _mm512_mul_ps(one_scale(step, 2), widened([mins, 0]))
     }
-
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn codes(step: &[u8; 144], unit: usize) -> __m512i {
-        let words = _mm512_cvtepu8_epi16(load_32(step, 16 + unit / 2 * 32));
-        match unit % 2 {
-            0 => _mm512_and_si512(words, _mm512_set1_epi16(15)),
-            _ => _mm512_srli_epi16::<4>(words),
-        }
-    }
-}
-
-/// Returns each of eight bytes in two lanes.
-#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[inline]
-fn spread(bytes: u64) -> __m512 {
-    let bytes = _mm_cvtsi64_si128(bytes.cast_signed());
-    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes)))
 }

@@ -1,93 +1,87 @@
-//! The two-bit formats on AVX-512: eight bytes in each 64 bits, each byte put into the four lanes
-//! of its weights and shifted there.
+//! Formats of two bits per weight on AVX-512: 16 bytes spread over 64, each shifted to its bits.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_and_si512, _mm512_cmpneq_epi16_mask, _mm512_mask_blend_ps,
-    _mm512_maskz_sub_epi16, _mm512_set1_epi16, _mm512_set1_epi64, _mm512_shuffle_epi8,
-    _mm512_srlv_epi16, _mm512_sub_epi16,
+    __m512, __m512i, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm512_and_si512, _mm512_broadcast_i32x4,
+    _mm512_loadu_si512, _mm512_multishift_epi64_epi8, _mm512_set1_epi8, _mm512_set1_epi64,
+    _mm512_shuffle_epi8, _mm512_zextps128_ps512,
 };
 
-use super::{BYTE_OF_WEIGHT, Q2_0, Q2_0G128, Tq2_0G128};
-use crate::formats::avx512::{Unpack, load_codes, one_scale};
-use crate::formats::{Decoded, array_at};
+use super::{Q2_0, Q2_0G128, Tq2_0G128};
+use crate::formats::avx512::{Unpack, load_16, one_scale};
+use crate::formats::f16_bits;
 
 impl Unpack for Q2_0 {
-    type View = [u8; 36];
+    const ZERO_LOG2: Option<u32> = Some(0);
 
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
-    fn view<'a>(step: &'a [u8; 36], _: &'a Decoded) -> &'a [u8; 36] {
-        step
+    unsafe fn bytes(step: &[u8; 36], part: usize) -> __m512i {
+        pairs(step, 18 * part + 2)
     }
 
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
     unsafe fn scales(step: &[u8; 36]) -> __m512 {
-        _mm512_mask_blend_ps(0xf0, one_scale(step, 0), one_scale(step, 18))
-    }
-
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn codes(step: &[u8; 36], unit: usize) -> __m512i {
-        let codes = pairs(step, 18 * (unit / 2) + 2 + 8 * (unit % 2));
-        _mm512_sub_epi16(codes, _mm512_set1_epi16(1))
+        let bits = u32::from(f16_bits(step, 0)) | u32::from(f16_bits(step, 18)) << 16;
+        _mm512_zextps128_ps512(_mm_cvtph_ps(_mm_cvtsi32_si128(bits.cast_signed())))
     }
 }
 
 impl Unpack for Q2_0G128 {
-    type View = [u8; 34];
+    const ZERO_LOG2: Option<u32> = Some(0);
 
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
-    fn view<'a>(step: &'a [u8; 34], _: &'a Decoded) -> &'a [u8; 34] {
-        step
+    unsafe fn bytes(step: &[u8; 34], part: usize) -> __m512i {
+        pairs(step, 2 + 16 * part)
     }
 
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
     unsafe fn scales(step: &[u8; 34]) -> __m512 {
         one_scale(step, 0)
     }
-
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn codes(step: &[u8; 34], unit: usize) -> __m512i {
-        let codes = pairs(step, 2 + 8 * unit);
-        _mm512_sub_epi16(codes, _mm512_set1_epi16(1))
-    }
 }
 
 impl Unpack for Tq2_0G128 {
-    type View = [u8; 34];
+    const ZERO_LOG2: Option<u32> = Some(0);
 
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
-    fn view<'a>(step: &'a [u8; 34], _: &'a Decoded) -> &'a [u8; 34] {
-        step
+    unsafe fn bytes(step: &[u8; 34], part: usize) -> __m512i {
+        const CODE_3_IS_1: i64 = 0x0102_0100;
+        let codes = _mm512_set1_epi64(CODE_3_IS_1);
+        _mm512_shuffle_epi8(codes, pairs(step, 16 * part))
     }
 
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
     unsafe fn scales(step: &[u8; 34]) -> __m512 {
         one_scale(step, 32)
     }
-
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn codes(step: &[u8; 34], unit: usize) -> __m512i {
-        let codes = pairs(step, 8 * unit);
-        let not_three = _mm512_cmpneq_epi16_mask(codes, _mm512_set1_epi16(3));
-        _mm512_maskz_sub_epi16(not_three, codes, _mm512_set1_epi16(1))
-    }
 }
 
-/// Returns the 32 codes in the eight bytes that start at `at`.
-#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+/// Returns the four pairs of bits of each of 16 bytes.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-fn pairs(bytes: &[u8], at: usize) -> __m512i {
-    let bytes = _mm512_set1_epi64(i64::from_le_bytes(*array_at(bytes, at)));
-    let bytes = _mm512_shuffle_epi8(bytes, load_codes(&BYTE_OF_WEIGHT));
-    let shifts = _mm512_set1_epi64(0x0006_0004_0002_0000);
-    _mm512_and_si512(_mm512_srlv_epi16(bytes, shifts), _mm512_set1_epi16(3))
+fn pairs(step: &[u8], at: usize) -> __m512i {
+    const BYTES: [u8; 64] = {
+        let mut bytes = [0; 64];
+        let mut i = 0;
+        while i < 64 {
+            bytes[i] = i.to_le_bytes()[0] / 4;
+            i += 1;
+        }
+        bytes
+    };
+    const SHIFTS: i64 = 0x2624_2220_0604_0200;
+    // SAFETY: the array has the 64 bytes that are read.
+    let bytes = unsafe { _mm512_loadu_si512(BYTES.as_ptr().cast()) };
+    let spread = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_16(step, at)), bytes);
+    let shifted = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(SHIFTS), spread);
+    _mm512_and_si512(shifted, _mm512_set1_epi8(3))
 }

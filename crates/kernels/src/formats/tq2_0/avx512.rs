@@ -1,39 +1,28 @@
-//! TQ2_0 on AVX-512: 32 bytes widened to 16 bits serve four units by shifts.
+//! TQ2_0 on AVX-512: 32 bytes shifted to two of their four pairs of bits.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
-use std::arch::x86_64::{
-    __m512, __m512i, _mm512_and_si512, _mm512_cvtepu8_epi16, _mm512_set1_epi16, _mm512_srlv_epi16,
-    _mm512_sub_epi16,
-};
+use std::arch::x86_64::{__m512, __m512i, _mm512_and_si512, _mm512_set1_epi8};
 
 use super::Tq2_0;
-use crate::formats::Decoded;
-use crate::formats::avx512::{Unpack, load_32, one_scale};
+use crate::formats::avx512::{Unpack, load_32, one_scale, shifted_twice};
 
 impl Unpack for Tq2_0 {
-    type View = [u8; 66];
+    const ZERO_LOG2: Option<u32> = Some(0);
 
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
-    fn view<'a>(step: &'a [u8; 66], _: &'a Decoded) -> &'a [u8; 66] {
-        step
+    unsafe fn bytes(step: &[u8; 66], part: usize) -> __m512i {
+        let bytes = load_32(step, part / 2 * 32);
+        let pairs = shifted_twice(bytes, [part % 2 * 4, part % 2 * 4 + 2]);
+        _mm512_and_si512(pairs, _mm512_set1_epi8(3))
     }
 
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
     unsafe fn scales(step: &[u8; 66]) -> __m512 {
         one_scale(step, 64)
-    }
-
-    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni")]
-    #[inline]
-    unsafe fn codes(step: &[u8; 66], unit: usize) -> __m512i {
-        let words = _mm512_cvtepu8_epi16(load_32(step, unit / 4 * 32));
-        let shift = [0, 2, 4, 6][unit % 4];
-        let codes = _mm512_srlv_epi16(words, _mm512_set1_epi16(shift));
-        let codes = _mm512_and_si512(codes, _mm512_set1_epi16(3));
-        _mm512_sub_epi16(codes, _mm512_set1_epi16(1))
     }
 }

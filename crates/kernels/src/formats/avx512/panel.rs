@@ -1,0 +1,306 @@
+//! Many rows times many tokens: the codes of 32 rows are laid side by side once and meet all tokens.
+//!
+//! Invariant: a vector of sums has a row in each lane, and a chunk is added to the accumulator of
+//! its number modulo 4, in the order of the row.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::x86_64::{
+    __m512i, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_mul_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_sub_epi32,
+};
+
+use super::lanes::transpose;
+use super::{Unpack, load_64, prefetch};
+use crate::formats::StepBytes;
+use crate::kernel::{BLOCK_TOKENS, Block, Out};
+use crate::quantized::{GROUP, Group};
+
+/// Rows laid side by side.
+const ROWS: usize = 32;
+
+/// Weights of a row laid out at once: they stay in the first cache while the tokens pass.
+const DEPTH: usize = 512;
+
+/// The most chunks in so many weights.
+const CHUNKS: usize = DEPTH / 16;
+
+/// Tokens multiplied at once.
+const TOKENS: usize = 4;
+
+/// Some weights of 32 rows.
+#[repr(align(64))]
+struct Panel {
+    /// Four bytes of each row, then the next four of each.
+    bytes: [[u8; 4 * ROWS]; DEPTH / 4],
+    /// The scales of the rows' first chunks, then of their second ones, and so on.
+    scales: [[f32; ROWS]; CHUNKS],
+    mins: [[f32; ROWS]; CHUNKS],
+}
+
+/// The accumulators of a token: four for each row.
+type Sums = [[f32; ROWS]; 4];
+
+/// Computes a block.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+pub(super) fn rows<U: Unpack>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+    if block.tokens <= 16 {
+        rows_with::<U, 16>(block, out);
+    } else {
+        rows_with::<U, BLOCK_TOKENS>(block, out);
+    }
+}
+
+/// Computes a block of at most `MAX` tokens.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+fn rows_with<U: Unpack, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+    let mut sums = [[[0.0; ROWS]; 4]; MAX];
+    let mut panel = Panel {
+        bytes: [[0; 4 * ROWS]; DEPTH / 4],
+        scales: [[0.0; ROWS]; CHUNKS],
+        mins: [[0.0; ROWS]; CHUNKS],
+    };
+    let depth_bytes = DEPTH / U::STEP * U::Step::LEN;
+    for first_row in (0..block.rows).step_by(ROWS) {
+        let sums = &mut sums[..block.tokens];
+        sums.fill([[0.0; ROWS]; 4]);
+        for (depth, from) in (0..block.row(0).len()).step_by(depth_bytes).enumerate() {
+            let chunks = lay_out::<U>(&mut panel, block, first_row, from);
+            let first_group = depth * DEPTH / GROUP;
+            for (i, sums) in sums.chunks_mut(TOKENS).enumerate() {
+                let token = |t: usize| &block.token(i * TOKENS + t)[first_group..];
+                match sums {
+                    [a, b, c, d] => {
+                        let tokens = [token(0), token(1), token(2), token(3)];
+                        add::<U, 4>(&panel, chunks, &tokens, [a, b, c, d]);
+                    }
+                    [a, b, c] => {
+                        add::<U, 3>(&panel, chunks, &[token(0), token(1), token(2)], [a, b, c]);
+                    }
+                    [a, b] => add::<U, 2>(&panel, chunks, &[token(0), token(1)], [a, b]),
+                    [a] => add::<U, 1>(&panel, chunks, &[token(0)], [a]),
+                    _ => unreachable!("there are one to four tokens"),
+                }
+            }
+        }
+        store(sums, first_row, block.rows, out);
+    }
+}
+
+/// Lays out the weights of 32 rows that begin `from` bytes into each; what juts out repeats the last
+/// row. Returns the number of chunks.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline(never)]
+fn lay_out<U: Unpack>(
+    panel: &mut Panel,
+    block: &Block<'_>,
+    first_row: usize,
+    from: usize,
+) -> usize {
+    let rest = &block.row(0)[from..];
+    let steps = rest.len().div_ceil(U::Step::LEN).min(DEPTH / U::STEP);
+    for half in 0..2 {
+        let mut scales = [[0.0; CHUNKS + 16]; 16];
+        let mut mins = [[0.0; CHUNKS + 16]; 16];
+        let mut padded = [U::Step::padded(&[]); 16];
+        for s in 0..steps {
+            let mut bytes = [[_mm512_setzero_si512(); 16]; 4];
+            for r in 0..16 {
+                let row = block.row((first_row + half * 16 + r).min(block.rows - 1));
+                let row = &row[from + s * U::Step::LEN..];
+                let step = match U::Step::split(row).0.first() {
+                    Some(step) => step,
+                    None => {
+                        padded[r] = U::Step::padded(row);
+                        &padded[r]
+                    }
+                };
+                prefetch(step.as_ref());
+                let chunk = s * (U::STEP / U::CHUNK);
+                // SAFETY: this function has the features that `Unpack` asks of its callers.
+                put(unsafe { U::scales(step) }, &mut scales[r], chunk);
+                if U::MINS {
+                    // SAFETY: as above.
+                    put(unsafe { U::mins(step) }, &mut mins[r], chunk);
+                }
+                for part in 0..U::STEP / 64 {
+                    // SAFETY: as above.
+                    bytes[part][r] = unsafe { U::bytes(step, part) };
+                }
+            }
+            for part in 0..U::STEP / 64 {
+                let columns = transpose(&bytes[part]);
+                let first = (s * U::STEP / 64 + part) * 16;
+                for (column, to) in columns.iter().zip(&mut panel.bytes[first..][..16]) {
+                    let to: &mut [u8; 64] = &mut to.as_chunks_mut().0[half];
+                    // SAFETY: the array has room for the 64 bytes that are written.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), *column) };
+                }
+            }
+        }
+        side_by_side(&scales, &mut panel.scales, half);
+        if U::MINS {
+            side_by_side(&mins, &mut panel.mins, half);
+        }
+    }
+    steps * (U::STEP / U::CHUNK)
+}
+
+/// Writes the values of a step's chunks, and anything behind them, from chunk number `chunk` on.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+fn put(values: std::arch::x86_64::__m512, to: &mut [f32; CHUNKS + 16], chunk: usize) {
+    let to: &mut [f32; 16] = to[chunk..].first_chunk_mut().expect("room behind the last chunk");
+    // SAFETY: the array has room for the sixteen floats that are written.
+    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) };
+}
+
+/// Writes the values of 16 rows to their lanes of each chunk.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+fn side_by_side(rows: &[[f32; CHUNKS + 16]; 16], chunks: &mut [[f32; ROWS]; CHUNKS], half: usize) {
+    for first in (0..CHUNKS).step_by(16) {
+        let mut vectors = [_mm512_setzero_si512(); 16];
+        for (vector, row) in vectors.iter_mut().zip(rows) {
+            // SAFETY: the sixteen floats from `first` on are inside the row, which has 16 to spare.
+            *vector = _mm512_castps_si512(unsafe { _mm512_loadu_ps(row[first..].as_ptr()) });
+        }
+        let vectors = transpose(&vectors);
+        for (vector, to) in vectors.iter().zip(&mut chunks[first..][..16]) {
+            let to: &mut [f32; 16] = &mut to.as_chunks_mut().0[half];
+            // SAFETY: the array has room for the sixteen floats that are written.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(*vector)) };
+        }
+    }
+}
+
+/// Adds the chunks of a panel times `T` tokens.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline(never)]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
+fn add<U: Unpack, const T: usize>(
+    panel: &Panel,
+    chunks: usize,
+    tokens: &[&[Group]; T],
+    mut sums: [&mut Sums; T],
+) {
+    for turn in 0..4 {
+        let mut acc = [[_mm512_castsi512_ps(_mm512_setzero_si512()); 2]; T];
+        for t in 0..T {
+            acc[t] = [load(&sums[t][turn], 0), load(&sums[t][turn], 1)];
+        }
+        for chunk in (turn..chunks).step_by(4) {
+            let group = chunk * U::CHUNK / GROUP;
+            let groups = tokens.map(|token| &token[group]);
+            let totals = totals::<U, T>(panel, chunk, &groups);
+            let scales = &panel.scales[chunk];
+            let mins = &panel.mins[chunk];
+            for t in 0..T {
+                let x_scale = _mm512_set1_ps(groups[t].scale);
+                for half in 0..2 {
+                    let scale = _mm512_mul_ps(load(scales, half), x_scale);
+                    let total = _mm512_cvtepi32_ps(totals[t][half]);
+                    acc[t][half] = _mm512_fmadd_ps(scale, total, acc[t][half]);
+                    if U::MINS {
+                        let x_sum = _mm512_set1_ps(scaled::<U>(groups[t], chunk));
+                        acc[t][half] = _mm512_fnmadd_ps(load(mins, half), x_sum, acc[t][half]);
+                    }
+                }
+            }
+        }
+        for t in 0..T {
+            for half in 0..2 {
+                let to: &mut [f32; 16] = &mut sums[t][turn].as_chunks_mut().0[half];
+                // SAFETY: the array has room for the sixteen floats that are written.
+                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), acc[t][half]) };
+            }
+        }
+    }
+}
+
+/// Returns the sums of products of a chunk of 32 rows times `T` groups of activations.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
+fn totals<U: Unpack, const T: usize>(
+    panel: &Panel,
+    chunk: usize,
+    groups: &[&Group; T],
+) -> [[__m512i; 2]; T] {
+    let fours = &panel.bytes[chunk * (U::CHUNK / 4)..][..U::CHUNK / 4];
+    let at = chunk * U::CHUNK % GROUP;
+    let mut totals = [[_mm512_setzero_si512(); 2]; T];
+    for part in [0, GROUP] {
+        let x = groups.map(|group| group.codes[part + at..][..U::CHUNK].as_ptr().cast::<i32>());
+        for (i, four) in fours.iter().enumerate() {
+            let bytes = [load_64(four, 0), load_64(four, 64)];
+            for t in 0..T {
+                // SAFETY: there are as many fours of codes in the slice as in `fours`.
+                let x = _mm512_set1_epi32(unsafe { x[t].add(i).read_unaligned() });
+                totals[t][0] = _mm512_dpbusd_epi32(totals[t][0], bytes[0], x);
+                totals[t][1] = _mm512_dpbusd_epi32(totals[t][1], bytes[1], x);
+            }
+        }
+        if part == 0 {
+            for t in 0..T {
+                totals[t] = totals[t].map(|total| _mm512_slli_epi32::<8>(total));
+            }
+        }
+    }
+    if let Some(zero) = U::ZERO_LOG2 {
+        for t in 0..T {
+            let x_sum = _mm512_set1_epi32(sum::<U>(groups[t], chunk) << zero);
+            totals[t] = totals[t].map(|total| _mm512_sub_epi32(total, x_sum));
+        }
+    }
+    totals
+}
+
+/// Returns the sum of the codes that a chunk meets.
+#[inline]
+fn sum<U: Unpack>(group: &Group, chunk: usize) -> i32 {
+    match U::CHUNK {
+        16 => group.sums_16[chunk % 8],
+        32 => group.sums_32[chunk % 4],
+        64 => group.sums_64[chunk % 2],
+        _ => group.sum,
+    }
+}
+
+/// Returns the scaled sum of the codes that a chunk meets.
+#[inline]
+fn scaled<U: Unpack>(group: &Group, chunk: usize) -> f32 {
+    match U::CHUNK {
+        16 => group.scaled_16[chunk % 8],
+        _ => group.scaled_32[chunk % 4],
+    }
+}
+
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+fn load(rows: &[f32; ROWS], half: usize) -> std::arch::x86_64::__m512 {
+    let half: &[f32; 16] = &rows.as_chunks().0[half];
+    // SAFETY: the array has the sixteen floats that are read.
+    unsafe { _mm512_loadu_ps(half.as_ptr()) }
+}
+
+/// Writes the products of 32 rows, or of as many as there are.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+fn store(sums: &[Sums], first_row: usize, rows: usize, out: &mut Out<'_, '_>) {
+    for (token, sums) in sums.iter().enumerate() {
+        let mut products = [0.0; ROWS];
+        for half in 0..2 {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|turn| load(&sums[turn], half));
+            let product = _mm512_add_ps(_mm512_add_ps(a, c), _mm512_add_ps(b, d));
+            let to: &mut [f32; 16] = &mut products.as_chunks_mut().0[half];
+            // SAFETY: the array has room for the sixteen floats that are written.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), product) };
+        }
+        let count = ROWS.min(rows - first_row);
+        out.token(token)[first_row..][..count].copy_from_slice(&products[..count]);
+    }
+}
