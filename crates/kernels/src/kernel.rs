@@ -27,12 +27,16 @@ pub(crate) const BLOCK_TOKENS: usize = 256;
 pub(crate) struct Block<'a> {
     /// The rows' bytes, one row after the other.
     pub(crate) weights: &'a [u8],
+    /// Bytes of a row.
+    pub(crate) row_bytes: usize,
     /// Rows of weights.
     pub(crate) rows: usize,
     /// Rows of activations.
     pub(crate) tokens: usize,
-    /// Quantized activations, `[tokens, ceil(cols / 128)]`; empty for a float format.
+    /// Quantized activations, `[tokens, token_groups]`; empty for a float format.
     pub(crate) groups: &'a [Group],
+    /// Groups of a token: a 128th of its values.
+    pub(crate) token_groups: usize,
     /// Unquantized activations, `[tokens, cols]`.
     pub(crate) values: &'a [f32],
 }
@@ -41,21 +45,19 @@ impl<'a> Block<'a> {
     /// Returns the bytes of one row.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
-        let len = self.weights.len() / self.rows;
-        &self.weights[row * len..][..len]
+        &self.weights[row * self.row_bytes..][..self.row_bytes]
     }
 
     /// Returns the quantized activations of one token.
     #[inline]
     pub(crate) fn token(&self, token: usize) -> &'a [Group] {
-        let len = self.groups.len() / self.tokens;
-        &self.groups[token * len..][..len]
+        &self.groups[token * self.token_groups..][..self.token_groups]
     }
 
     /// Calls `f` for each tile, in turn, and hands its products to `out`.
     pub(crate) fn in_tiles(&self, out: &mut Out<'_, '_>, f: impl Fn(&Tile<'_>, &mut Products)) {
-        let (row_len, cols) = (self.weights.len() / self.rows, self.values.len() / self.tokens);
-        let groups = self.groups.len() / self.tokens;
+        let (row_len, groups) = (self.row_bytes, self.token_groups);
+        let cols = self.values.len() / self.tokens;
         for row in (0..self.rows).step_by(TILE_ROWS) {
             let rows = row..self.rows.min(row + TILE_ROWS);
             for token in (0..self.tokens).step_by(TILE_TOKENS) {

@@ -64,9 +64,11 @@ impl<'a> Weights<'a> {
             let tokens = first_token..input.tokens.min(first_token + BLOCK_TOKENS);
             let block = Block {
                 weights: &self.data[rows.start * self.row_bytes..rows.end * self.row_bytes],
+                row_bytes: self.row_bytes,
                 rows: rows.len(),
                 tokens: tokens.len(),
                 groups: &groups[tokens.start * token_groups..tokens.end * token_groups],
+                token_groups,
                 values: &input.values[tokens.start * self.cols..tokens.end * self.cols],
             };
             self.kernel.block(&block, &mut Out { columns: &mut *columns, first_token });

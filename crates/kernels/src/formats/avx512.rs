@@ -28,8 +28,8 @@ use crate::kernel::{Block, BlockFn, Out};
 
 pub(super) use lanes::sum16;
 
-/// How far ahead of its use a row is fetched.
-const PREFETCH_BYTES: usize = 4096;
+/// How far ahead of its use a row that is read alone is fetched.
+pub(super) const PREFETCH_BYTES: usize = 4096;
 
 /// The most tokens that are multiplied row by row.
 const DOT_TOKENS: usize = 2;
@@ -66,12 +66,12 @@ fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
     }
 }
 
-/// Fetches what lies `PREFETCH_BYTES` beyond `bytes` into the cache; it need not be in any object.
+/// Fetches what lies `distance` bytes beyond `bytes` into the cache; it need not be in any object.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-pub(super) fn prefetch(bytes: &[u8]) {
+pub(super) fn prefetch(bytes: &[u8], distance: usize) {
     for line in (0..bytes.len()).step_by(64) {
-        let ahead = bytes.as_ptr().cast::<i8>().wrapping_add(line + PREFETCH_BYTES);
+        let ahead = bytes.as_ptr().cast::<i8>().wrapping_add(line + distance);
         _mm_prefetch::<_MM_HINT_T0>(ahead);
     }
 }

@@ -19,7 +19,7 @@ use super::lanes::{
     QUARTERS, add_quarters, halves_to_quarters, lanes, sum_quarters, transpose_quads,
     wholes_to_halves,
 };
-use super::{Unpack, load_64, prefetch};
+use super::{PREFETCH_BYTES, Unpack, load_64, prefetch};
 use crate::formats::StepBytes;
 use crate::kernel::{Block, Out};
 use crate::quantized::{GROUP, Group};
@@ -133,7 +133,7 @@ fn add_span<U: Unpack, const B: usize>(
         let mut sums = [[_mm512_setzero_si512(); 4]; B];
         for s in 0..span::<U>() / U::STEP {
             let step = &rows[r][s];
-            prefetch(step.as_ref());
+            prefetch(step.as_ref(), PREFETCH_BYTES);
             // SAFETY: this function has the features that `Unpack` asks of its callers.
             scales[r] = behind::<U>(scales[r], unsafe { U::scales(step) }, s);
             if U::MINS {

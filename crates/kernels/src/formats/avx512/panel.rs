@@ -29,8 +29,8 @@ const DEPTH: usize = 512;
 /// The most chunks in so many weights.
 const CHUNKS: usize = DEPTH / 16;
 
-/// Tokens multiplied at once.
-const TOKENS: usize = 4;
+/// Tokens multiplied at once: with two vectors each, enough sums to hide the latency of a product.
+const TOKENS: usize = 6;
 
 /// Some weights of 32 rows.
 #[repr(align(64))]
@@ -40,6 +40,8 @@ struct Panel {
     /// The scales of the rows' first chunks, then of their second ones, and so on.
     scales: [[f32; ROWS]; CHUNKS],
     mins: [[f32; ROWS]; CHUNKS],
+    /// Scales and minima of 16 rows, as they come, with room for a vector behind the last chunk.
+    of_rows: [[[f32; CHUNKS + 16]; 16]; 2],
 }
 
 /// The accumulators of a token: four for each row.
@@ -63,27 +65,25 @@ fn rows_with<U: Unpack, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '
         bytes: [[0; 4 * ROWS]; DEPTH / 4],
         scales: [[0.0; ROWS]; CHUNKS],
         mins: [[0.0; ROWS]; CHUNKS],
+        of_rows: [[[0.0; CHUNKS + 16]; 16]; 2],
     };
     let depth_bytes = DEPTH / U::STEP * U::Step::LEN;
+    let each = block.tokens.div_ceil(block.tokens.div_ceil(TOKENS));
     for first_row in (0..block.rows).step_by(ROWS) {
         let sums = &mut sums[..block.tokens];
         sums.fill([[0.0; ROWS]; 4]);
         for (depth, from) in (0..block.row(0).len()).step_by(depth_bytes).enumerate() {
             let chunks = lay_out::<U>(&mut panel, block, first_row, from);
             let first_group = depth * DEPTH / GROUP;
-            for (i, sums) in sums.chunks_mut(TOKENS).enumerate() {
-                let token = |t: usize| &block.token(i * TOKENS + t)[first_group..];
-                match sums {
-                    [a, b, c, d] => {
-                        let tokens = [token(0), token(1), token(2), token(3)];
-                        add::<U, 4>(&panel, chunks, &tokens, [a, b, c, d]);
-                    }
-                    [a, b, c] => {
-                        add::<U, 3>(&panel, chunks, &[token(0), token(1), token(2)], [a, b, c]);
-                    }
-                    [a, b] => add::<U, 2>(&panel, chunks, &[token(0), token(1)], [a, b]),
-                    [a] => add::<U, 1>(&panel, chunks, &[token(0)], [a]),
-                    _ => unreachable!("there are one to four tokens"),
+            for (i, sums) in sums.chunks_mut(each).enumerate() {
+                let token = |t: usize| &block.token(i * each + t)[first_group..];
+                match sums.len() {
+                    6 => add::<U, 6>(&panel, chunks, token, sums),
+                    5 => add::<U, 5>(&panel, chunks, token, sums),
+                    4 => add::<U, 4>(&panel, chunks, token, sums),
+                    3 => add::<U, 3>(&panel, chunks, token, sums),
+                    2 => add::<U, 2>(&panel, chunks, token, sums),
+                    _ => add::<U, 1>(&panel, chunks, token, sums),
                 }
             }
         }
@@ -101,25 +101,37 @@ fn lay_out<U: Unpack>(
     first_row: usize,
     from: usize,
 ) -> usize {
-    let rest = &block.row(0)[from..];
-    let steps = rest.len().div_ceil(U::Step::LEN).min(DEPTH / U::STEP);
+    // What is laid out next: the rows' next weights, or the first ones of the next rows.
+    let ahead = match from + DEPTH / U::STEP * U::Step::LEN {
+        next if next < block.row_bytes => next - from,
+        _ => ROWS * block.row_bytes - from,
+    };
+    let steps = (block.row_bytes - from).div_ceil(U::Step::LEN).min(DEPTH / U::STEP);
+    let chunks = steps * (U::STEP / U::CHUNK);
     for half in 0..2 {
-        let mut scales = [[0.0; CHUNKS + 16]; 16];
-        let mut mins = [[0.0; CHUNKS + 16]; 16];
-        let mut padded = [U::Step::padded(&[]); 16];
+        let rows: [&[u8]; 16] = std::array::from_fn(|r| {
+            &block.row((first_row + half * 16 + r).min(block.rows - 1))[from..]
+        });
+        let [scales, mins] = &mut panel.of_rows;
         for s in 0..steps {
-            let mut bytes = [[_mm512_setzero_si512(); 16]; 4];
-            for r in 0..16 {
-                let row = block.row((first_row + half * 16 + r).min(block.rows - 1));
-                let row = &row[from + s * U::Step::LEN..];
-                let step = match U::Step::split(row).0.first() {
-                    Some(step) => step,
-                    None => {
-                        padded[r] = U::Step::padded(row);
-                        &padded[r]
+            let mut padded = [U::Step::padded(&[]); 16];
+            let mut of_rows = [&padded[0]; 16];
+            match rows[0].len() >= (s + 1) * U::Step::LEN {
+                true => {
+                    for (step, row) in of_rows.iter_mut().zip(rows) {
+                        *step = &U::Step::split(row).0[s];
                     }
-                };
-                prefetch(step.as_ref());
+                }
+                false => {
+                    for (step, row) in padded.iter_mut().zip(rows) {
+                        *step = U::Step::padded(&row[s * U::Step::LEN..]);
+                    }
+                    of_rows = padded.each_ref();
+                }
+            }
+            let mut bytes = [[_mm512_setzero_si512(); 16]; 4];
+            for (r, step) in of_rows.into_iter().enumerate() {
+                prefetch(step.as_ref(), ahead);
                 let chunk = s * (U::STEP / U::CHUNK);
                 // SAFETY: this function has the features that `Unpack` asks of its callers.
                 put(unsafe { U::scales(step) }, &mut scales[r], chunk);
@@ -142,12 +154,12 @@ fn lay_out<U: Unpack>(
                 }
             }
         }
-        side_by_side(&scales, &mut panel.scales, half);
+        side_by_side(scales, chunks, &mut panel.scales, half);
         if U::MINS {
-            side_by_side(&mins, &mut panel.mins, half);
+            side_by_side(mins, chunks, &mut panel.mins, half);
         }
     }
-    steps * (U::STEP / U::CHUNK)
+    chunks
 }
 
 /// Writes the values of a step's chunks, and anything behind them, from chunk number `chunk` on.
@@ -162,8 +174,13 @@ fn put(values: std::arch::x86_64::__m512, to: &mut [f32; CHUNKS + 16], chunk: us
 /// Writes the values of 16 rows to their lanes of each chunk.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-fn side_by_side(rows: &[[f32; CHUNKS + 16]; 16], chunks: &mut [[f32; ROWS]; CHUNKS], half: usize) {
-    for first in (0..CHUNKS).step_by(16) {
+fn side_by_side(
+    rows: &[[f32; CHUNKS + 16]; 16],
+    count: usize,
+    chunks: &mut [[f32; ROWS]; CHUNKS],
+    half: usize,
+) {
+    for first in (0..count).step_by(16) {
         let mut vectors = [_mm512_setzero_si512(); 16];
         for (vector, row) in vectors.iter_mut().zip(rows) {
             // SAFETY: the sixteen floats from `first` on are inside the row, which has 16 to spare.
@@ -182,12 +199,13 @@ fn side_by_side(rows: &[[f32; CHUNKS + 16]; 16], chunks: &mut [[f32; ROWS]; CHUN
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline(never)]
 #[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
-fn add<U: Unpack, const T: usize>(
+fn add<'a, U: Unpack, const T: usize>(
     panel: &Panel,
     chunks: usize,
-    tokens: &[&[Group]; T],
-    mut sums: [&mut Sums; T],
+    token: impl Fn(usize) -> &'a [Group],
+    sums: &mut [Sums],
 ) {
+    let tokens: [&[Group]; T] = std::array::from_fn(token);
     for turn in 0..4 {
         let mut acc = [[_mm512_castsi512_ps(_mm512_setzero_si512()); 2]; T];
         for t in 0..T {

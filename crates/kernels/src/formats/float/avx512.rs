@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 use half::{bf16, f16};
 
 use super::{Element, LANES, filled_up};
-use crate::formats::avx512::{load_32, prefetch, sum16};
+use crate::formats::avx512::{PREFETCH_BYTES, load_32, prefetch, sum16};
 use crate::isa::Avx512;
 use crate::kernel::{Block, Out, Products, Tile};
 
@@ -102,7 +102,7 @@ fn dots<E: Load, const R: usize, const B: usize>(
         for first in (0..steps).map(|step| step * LANES) {
             for r in 0..R {
                 let weights = &rows[r][first * E::BYTES..][..LANES * E::BYTES];
-                prefetch(weights);
+                prefetch(weights, PREFETCH_BYTES);
                 for part in 0..2 {
                     // SAFETY: this function has the features that `Load` asks of its callers.
                     let w = unsafe { E::load(weights, part * 16) };
