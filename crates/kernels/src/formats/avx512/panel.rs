@@ -8,14 +8,14 @@
 )]
 
 use std::arch::x86_64::{
-    __m512i, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_mul_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_sub_epi32,
+    __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
+    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi32,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi32,
 };
 
 use super::lanes::transpose;
-use super::{Unpack, load_64, prefetch};
+use super::{Unpack, load_64};
 use crate::formats::StepBytes;
 use crate::kernel::{BLOCK_TOKENS, Block, Out};
 use crate::quantized::{GROUP, Group};
@@ -42,6 +42,42 @@ struct Panel {
     mins: [[f32; ROWS]; CHUNKS],
     /// Scales and minima of 16 rows, as they come, with room for a vector behind the last chunk.
     of_rows: [[[f32; CHUNKS + 16]; 16]; 2],
+}
+
+/// The weights that are laid out next; they are fetched into the cache while tokens pass.
+struct Next {
+    first: *const u8,
+    row_bytes: usize,
+    bytes: usize,
+    /// Rows that are not yet fetched.
+    rows: usize,
+    /// Rows that are fetched at once.
+    at_once: usize,
+}
+
+impl Next {
+    /// Returns the same rows' next weights or, behind the last, the next rows' first.
+    fn after(block: &Block<'_>, first_row: usize, from: usize, depth_bytes: usize) -> Self {
+        let is_last = from + depth_bytes >= block.row_bytes;
+        let (row, from) =
+            if is_last { (first_row + ROWS, 0) } else { (first_row, from + depth_bytes) };
+        // There may be no such rows.
+        let first = block.weights.as_ptr().wrapping_add(row * block.row_bytes + from);
+        let bytes = depth_bytes.min(block.row_bytes - from);
+        Self { first, row_bytes: block.row_bytes, bytes, rows: ROWS, at_once: ROWS }
+    }
+
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+    #[inline]
+    fn fetch(&mut self) {
+        for _ in 0..self.at_once.min(self.rows) {
+            for line in (0..self.bytes).step_by(64) {
+                _mm_prefetch::<_MM_HINT_T0>(self.first.wrapping_add(line).cast());
+            }
+            self.first = self.first.wrapping_add(self.row_bytes);
+            self.rows -= 1;
+        }
+    }
 }
 
 /// The accumulators of a token: four for each row.
@@ -75,15 +111,17 @@ fn rows_with<U: Unpack, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '
         for (depth, from) in (0..block.row(0).len()).step_by(depth_bytes).enumerate() {
             let chunks = lay_out::<U>(&mut panel, block, first_row, from);
             let first_group = depth * DEPTH / GROUP;
+            let mut next = Next::after(block, first_row, from, depth_bytes);
+            next.at_once = ROWS.div_ceil(chunks * block.tokens.div_ceil(each).min(8));
             for (i, sums) in sums.chunks_mut(each).enumerate() {
                 let token = |t: usize| &block.token(i * each + t)[first_group..];
                 match sums.len() {
-                    6 => add::<U, 6>(&panel, chunks, token, sums),
-                    5 => add::<U, 5>(&panel, chunks, token, sums),
-                    4 => add::<U, 4>(&panel, chunks, token, sums),
-                    3 => add::<U, 3>(&panel, chunks, token, sums),
-                    2 => add::<U, 2>(&panel, chunks, token, sums),
-                    _ => add::<U, 1>(&panel, chunks, token, sums),
+                    6 => add::<U, 6>(&panel, chunks, token, &mut next, sums),
+                    5 => add::<U, 5>(&panel, chunks, token, &mut next, sums),
+                    4 => add::<U, 4>(&panel, chunks, token, &mut next, sums),
+                    3 => add::<U, 3>(&panel, chunks, token, &mut next, sums),
+                    2 => add::<U, 2>(&panel, chunks, token, &mut next, sums),
+                    _ => add::<U, 1>(&panel, chunks, token, &mut next, sums),
                 }
             }
         }
@@ -101,11 +139,6 @@ fn lay_out<U: Unpack>(
     first_row: usize,
     from: usize,
 ) -> usize {
-    // What is laid out next: the rows' next weights, or the first ones of the next rows.
-    let ahead = match from + DEPTH / U::STEP * U::Step::LEN {
-        next if next < block.row_bytes => next - from,
-        _ => ROWS * block.row_bytes - from,
-    };
     let steps = (block.row_bytes - from).div_ceil(U::Step::LEN).min(DEPTH / U::STEP);
     let chunks = steps * (U::STEP / U::CHUNK);
     for half in 0..2 {
@@ -114,24 +147,17 @@ fn lay_out<U: Unpack>(
         });
         let [scales, mins] = &mut panel.of_rows;
         for s in 0..steps {
-            let mut padded = [U::Step::padded(&[]); 16];
-            let mut of_rows = [&padded[0]; 16];
-            match rows[0].len() >= (s + 1) * U::Step::LEN {
-                true => {
-                    for (step, row) in of_rows.iter_mut().zip(rows) {
-                        *step = &U::Step::split(row).0[s];
-                    }
-                }
-                false => {
-                    for (step, row) in padded.iter_mut().zip(rows) {
-                        *step = U::Step::padded(&row[s * U::Step::LEN..]);
-                    }
-                    of_rows = padded.each_ref();
-                }
+            let is_whole = rows[0].len() >= (s + 1) * U::Step::LEN;
+            let mut padded = [None; 16];
+            if !is_whole {
+                padded = rows.map(|row| Some(U::Step::padded(&row[s * U::Step::LEN..])));
             }
             let mut bytes = [[_mm512_setzero_si512(); 16]; 4];
-            for (r, step) in of_rows.into_iter().enumerate() {
-                prefetch(step.as_ref(), ahead);
+            for r in 0..16 {
+                let step = match &padded[r] {
+                    Some(padded) => padded,
+                    None => &U::Step::split(rows[r]).0[s],
+                };
                 let chunk = s * (U::STEP / U::CHUNK);
                 // SAFETY: this function has the features that `Unpack` asks of its callers.
                 put(unsafe { U::scales(step) }, &mut scales[r], chunk);
@@ -203,6 +229,7 @@ fn add<'a, U: Unpack, const T: usize>(
     panel: &Panel,
     chunks: usize,
     token: impl Fn(usize) -> &'a [Group],
+    next: &mut Next,
     sums: &mut [Sums],
 ) {
     let tokens: [&[Group]; T] = std::array::from_fn(token);
@@ -212,6 +239,7 @@ fn add<'a, U: Unpack, const T: usize>(
             acc[t] = [load(&sums[t][turn], 0), load(&sums[t][turn], 1)];
         }
         for chunk in (turn..chunks).step_by(4) {
+            next.fetch();
             let group = chunk * U::CHUNK / GROUP;
             let groups = tokens.map(|token| &token[group]);
             let totals = totals::<U, T>(panel, chunk, &groups);
