@@ -43,7 +43,8 @@ const fn span<U: Unpack>() -> usize {
 pub(super) fn rows<U: Unpack>(block: &Block<'_>, out: &mut Out<'_, '_>) {
     for row in (0..block.rows).step_by(ROWS) {
         let last = block.rows - 1;
-        let rows = [row, row + 1, row + 2, row + 3].map(|row| block.row(row.min(last)));
+        let of = |r: usize| block.row((row + r).min(last));
+        let rows = [of(0), of(1), of(2), of(3)];
         match block.tokens {
             1 => store(four_rows::<U, 1>(&rows, &[block.token(0)]), row, out),
             _ => store(four_rows::<U, 2>(&rows, &[block.token(0), block.token(1)]), row, out),
@@ -66,22 +67,24 @@ fn four_rows<U: Unpack, const B: usize>(
     tokens: &[&[Group]; B],
 ) -> [[f32; ROWS]; B] {
     let (steps, groups) = (span::<U>() / U::STEP, span::<U>() / GROUP);
-    let whole = rows.map(|row| U::Step::split(row).0);
-    let spans = whole[0].len() / steps;
-    let rest = (whole[0].len() * U::Step::LEN < rows[0].len() || spans * steps < whole[0].len())
-        .then(|| rest::<U, B>(rows, tokens, spans));
+    let spans = rows[0].len() / (steps * U::Step::LEN);
     let mut acc = [_mm512_setzero_ps(); B];
-    for span in 0..spans + usize::from(rest.is_some()) {
-        let (steps_of_rows, groups_of_tokens) = match &rest {
-            Some((rows, tokens)) if span == spans => {
-                (rows.each_ref().map(|row| &row[..steps]), tokens.each_ref().map(|x| &x[..groups]))
-            }
-            _ => (
-                whole.map(|row| &row[span * steps..][..steps]),
-                tokens.map(|x| &x[span * groups..][..groups]),
-            ),
-        };
-        add_span::<U, B>(&steps_of_rows, &groups_of_tokens, &mut acc);
+    for span in 0..spans {
+        let mut span_rows = [&[][..]; ROWS];
+        for r in 0..ROWS {
+            span_rows[r] = &U::Step::split(rows[r]).0[span * steps..][..steps];
+        }
+        let mut span_tokens = [&[][..]; B];
+        for b in 0..B {
+            span_tokens[b] = &tokens[b][span * groups..][..groups];
+        }
+        add_span::<U, B>(&span_rows, &span_tokens, &mut acc);
+    }
+    if spans * steps * U::Step::LEN < rows[0].len() {
+        let (rows, tokens) = rest::<U, B>(rows, tokens, spans);
+        let rows = rows.each_ref().map(|row| &row[..steps]);
+        let tokens = tokens.each_ref().map(|token| &token[..groups]);
+        add_span::<U, B>(&rows, &tokens, &mut acc);
     }
     let mut products = [[0.0; ROWS]; B];
     for b in 0..B {
@@ -116,41 +119,41 @@ fn rest<U: Unpack, const B: usize>(
     (rows, tokens)
 }
 
+/// What a row of a span comes to.
+#[derive(Clone, Copy)]
+struct OfRow<const B: usize> {
+    /// The scales and minima of the span's chunks.
+    scales: __m512,
+    mins: __m512,
+    /// By token and quad of chunks: a quarter for each chunk, to be summed.
+    quarters: [[__m512i; 4]; B],
+}
+
 /// Adds a span of `ROWS` rows times `B` tokens.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
 fn add_span<U: Unpack, const B: usize>(
     rows: &[&[U::Step]; ROWS],
     tokens: &[&[Group]; B],
     acc: &mut [__m512; B],
 ) {
-    let mut scales = [_mm512_setzero_ps(); ROWS];
-    let mut mins = [_mm512_setzero_ps(); ROWS];
-    // By the four chunks of a quad: a quarter for each, to be summed.
-    let mut quarters = [[[_mm512_setzero_si512(); 4]; ROWS]; B];
-    for r in 0..ROWS {
-        let mut sums = [[_mm512_setzero_si512(); 4]; B];
-        for s in 0..span::<U>() / U::STEP {
-            let step = &rows[r][s];
-            prefetch(step.as_ref(), PREFETCH_BYTES);
-            // SAFETY: this function has the features that `Unpack` asks of its callers.
-            scales[r] = behind::<U>(scales[r], unsafe { U::scales(step) }, s);
-            if U::MINS {
-                // SAFETY: as above.
-                mins[r] = behind::<U>(mins[r], unsafe { U::mins(step) }, s);
-            }
-            sum_step::<U, B>(step, tokens, s, &mut sums);
-        }
-        for b in 0..B {
-            quarters[b][r] = to_quarters::<U>(sums[b]);
-        }
-    }
+    let rows = [
+        of_row::<U, B>(rows[0], tokens),
+        of_row::<U, B>(rows[1], tokens),
+        of_row::<U, B>(rows[2], tokens),
+        of_row::<U, B>(rows[3], tokens),
+    ];
+    let scales = [rows[0].scales, rows[1].scales, rows[2].scales, rows[3].scales];
+    let mins = [rows[0].mins, rows[1].mins, rows[2].mins, rows[3].mins];
     for q in 0..span::<U>() / (4 * U::CHUNK) {
         let scale = transpose_quads(scales, q);
         for b in 0..B {
-            let rows = [0, 1, 2, 3].map(|r| quarters[b][r][q]);
-            let mut sum = sum_quarters(rows);
+            let mut sum = sum_quarters([
+                rows[0].quarters[b][q],
+                rows[1].quarters[b][q],
+                rows[2].quarters[b][q],
+                rows[3].quarters[b][q],
+            ]);
             if let Some(zero) = U::ZERO_LOG2 {
                 sum = _mm512_sub_epi32(sum, shifted(x_sums::<U>(tokens[b], q), zero));
             }
@@ -162,6 +165,31 @@ fn add_span<U: Unpack, const B: usize>(
             }
         }
     }
+}
+
+/// Multiplies a span of one row.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+fn of_row<U: Unpack, const B: usize>(row: &[U::Step], tokens: &[&[Group]; B]) -> OfRow<B> {
+    let mut scales = _mm512_setzero_ps();
+    let mut mins = _mm512_setzero_ps();
+    let mut sums = [[_mm512_setzero_si512(); 4]; B];
+    for s in 0..span::<U>() / U::STEP {
+        let step = &row[s];
+        prefetch(step.as_ref(), PREFETCH_BYTES);
+        // SAFETY: this function has the features that `Unpack` asks of its callers.
+        scales = behind::<U>(scales, unsafe { U::scales(step) }, s);
+        if U::MINS {
+            // SAFETY: as above.
+            mins = behind::<U>(mins, unsafe { U::mins(step) }, s);
+        }
+        sum_step::<U, B>(step, tokens, s, &mut sums);
+    }
+    let mut quarters = sums;
+    for b in 0..B {
+        quarters[b] = to_quarters::<U>(sums[b]);
+    }
+    OfRow { scales, mins, quarters }
 }
 
 /// Returns `all` with the values of the chunks of step `s` in their lanes.
