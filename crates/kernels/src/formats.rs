@@ -29,6 +29,8 @@ pub(crate) mod reference;
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::spread;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 

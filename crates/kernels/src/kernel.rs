@@ -11,7 +11,7 @@ use crate::isa::Tier;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Avx2, Avx512};
 use crate::pool::Columns;
-use crate::quantized::Group;
+use crate::quantized::{Group, Planes};
 
 /// Rows in a tile, at most.
 pub(crate) const TILE_ROWS: usize = 4;
@@ -21,6 +21,9 @@ pub(crate) const TILE_TOKENS: usize = 8;
 
 /// The most tokens in a block.
 pub(crate) const BLOCK_TOKENS: usize = 256;
+
+/// The most tokens that are multiplied row by row rather than by many rows at once.
+pub(crate) const FEW_TOKENS: usize = 4;
 
 /// Rows of weights and one to `BLOCK_TOKENS` rows of activations.
 #[derive(Clone, Copy)]
@@ -37,6 +40,10 @@ pub(crate) struct Block<'a> {
     pub(crate) groups: &'a [Group],
     /// Groups of a token: a 128th of its values.
     pub(crate) token_groups: usize,
+    /// The same activations in planes, `[tokens, token_planes]`; empty for more than a few tokens.
+    pub(crate) planes: &'a [Planes],
+    /// Planes of a token: a 512th of its values.
+    pub(crate) token_planes: usize,
     /// Unquantized activations, `[tokens, cols]`.
     pub(crate) values: &'a [f32],
 }

@@ -6,14 +6,14 @@
 use std::ops::Range;
 
 use crate::formats;
-use crate::kernel::{BLOCK_TOKENS, Block, Kernel, Out};
+use crate::kernel::{BLOCK_TOKENS, Block, FEW_TOKENS, Kernel, Out};
 use crate::pool::{Columns, Pool};
 use crate::quantized::Quantized;
 
 /// Rows that go to one worker together: with few tokens few, that all workers get as many; with many
 /// tokens as many as a tier multiplies at once.
 fn granule(tokens: usize) -> usize {
-    if tokens < 3 { 4 } else { 32 }
+    if tokens <= FEW_TOKENS { 4 } else { 32 }
 }
 
 /// A matrix of weights as it lies in a file: its bytes, their format and its shape.
@@ -69,6 +69,8 @@ impl<'a> Weights<'a> {
                 tokens: tokens.len(),
                 groups: &groups[tokens.start * token_groups..tokens.end * token_groups],
                 token_groups,
+                planes: input.quantized.planes(),
+                token_planes: input.quantized.planes().len() / input.tokens,
                 values: &input.values[tokens.start * self.cols..tokens.end * self.cols],
             };
             self.kernel.block(&block, &mut Out { columns: &mut *columns, first_token });

@@ -7,6 +7,7 @@
 
 use crate::isa::Tier;
 use crate::isa::tiered::tiered;
+use crate::kernel::FEW_TOKENS;
 use crate::pool::Pool;
 
 /// Values that share one scale.
@@ -135,6 +136,38 @@ impl Group {
     }
 }
 
+/// Weights whose activations lie in planes together.
+pub(crate) const PLANE_WEIGHTS: usize = 512;
+
+/// The bytes of four groups side by side as one- and two-bit weights lie in bytes; only AVX-512 has a
+/// use for them.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "see above"))]
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Planes {
+    /// High and low bytes, each: plane k has those of weights 8i + k of each group, for i < 16.
+    pub(crate) bits: [[[u8; 64]; 8]; 2],
+    /// By 256 weights, high and low bytes: plane k has those of weights 4i + k of each 64.
+    pub(crate) pairs: [[[[u8; 64]; 4]; 2]; 2],
+    /// The groups' sums and scales.
+    pub(crate) sums: [i32; 4],
+    pub(crate) scales: [f32; 4],
+    /// Sums and scales of each 64 weights, by 256.
+    pub(crate) sums_64: [[i32; 4]; 2],
+    pub(crate) scales_64: [[f32; 4]; 2],
+}
+
+impl Planes {
+    pub(crate) const ZERO: Self = Self {
+        bits: [[[0; 64]; 8]; 2],
+        pairs: [[[[0; 64]; 4]; 2]; 2],
+        sums: [0; 4],
+        scales: [0.0; 4],
+        sums_64: [[0; 4]; 2],
+        scales_64: [[0.0; 4]; 2],
+    };
+}
+
 /// Holds the quantized activations of up to a fixed number of tokens.
 ///
 /// A value is `code · scale` with `scale = max|x| / 32512` over each 128 values of a row and the
@@ -143,6 +176,8 @@ impl Group {
 #[derive(Debug)]
 pub struct Quantized {
     groups: Vec<Group>,
+    /// For as many tokens as are multiplied row by row.
+    planes: Vec<Planes>,
     tokens: usize,
     cols: usize,
 }
@@ -151,13 +186,16 @@ impl Quantized {
     /// Allocates room for `max_tokens` rows of `max_cols` values.
     pub fn new(max_tokens: usize, max_cols: usize) -> Self {
         let groups = vec![Group::ZERO; max_tokens * max_cols.div_ceil(GROUP)];
-        Self { groups, tokens: 0, cols: 0 }
+        let planes = max_tokens.min(FEW_TOKENS) * max_cols.div_ceil(PLANE_WEIGHTS);
+        Self { groups, planes: vec![Planes::ZERO; planes], tokens: 0, cols: 0 }
     }
 
     /// Returns the bytes that [`Self::new`] allocates; those that no memory has are `u64::MAX`.
     pub fn bytes(max_tokens: u64, max_cols: u64) -> u64 {
         let groups = max_tokens.saturating_mul(max_cols.div_ceil(GROUP as u64));
-        groups.saturating_mul(size_of::<Group>() as u64)
+        let planes = max_tokens.min(FEW_TOKENS as u64) * max_cols.div_ceil(PLANE_WEIGHTS as u64);
+        let planes = planes.saturating_mul(size_of::<Planes>() as u64);
+        groups.saturating_mul(size_of::<Group>() as u64).saturating_add(planes)
     }
 
     /// Quantizes `values`, `[tokens, cols]`, in place of what was held; allocates nothing.
@@ -173,12 +211,28 @@ impl Quantized {
         // A job for the pool costs as much as quantizing a few thousand values.
         if values.len() < 16 * 1024 {
             quantize_rows(tier, values, cols, form, groups);
+            self.spread(tier);
             return;
         }
         let mut workers = vec![(); pool.threads()]; // of a type without size: allocates nothing
         pool.for_each_chunk(groups, row, &mut workers, |token, groups, ()| {
             quantize_rows(tier, &values[token * cols..][..cols], cols, form, groups);
         });
+        self.spread(tier);
+    }
+
+    /// Fills the planes, where the tier reads them.
+    fn spread(&mut self, tier: Tier) {
+        #[cfg(target_arch = "x86_64")]
+        if let (Tier::Avx512(isa), 1..=FEW_TOKENS) = (tier, self.tokens) {
+            let (row, planes) = (self.cols.div_ceil(GROUP), self.cols.div_ceil(PLANE_WEIGHTS));
+            let rows = self.groups.chunks_exact(row).zip(self.planes.chunks_exact_mut(planes));
+            for (groups, planes) in rows.take(self.tokens) {
+                crate::formats::spread(isa, groups, planes);
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = tier;
     }
 
     /// Returns the number of rows held.
@@ -194,6 +248,12 @@ impl Quantized {
     /// Returns the groups of all rows, `[tokens, ceil(cols / 128)]`.
     pub(crate) fn groups(&self) -> &[Group] {
         &self.groups[..self.tokens * self.cols.div_ceil(GROUP)]
+    }
+
+    /// Returns the planes of all rows, `[tokens, ceil(cols / 512)]`, if there are few rows.
+    pub(crate) fn planes(&self) -> &[Planes] {
+        let tokens = if self.tokens <= FEW_TOKENS { self.tokens } else { 0 };
+        &self.planes[..tokens * self.cols.div_ceil(PLANE_WEIGHTS)]
     }
 }
 

@@ -1,7 +1,7 @@
 //! The AVX-512 tier: bytes of codes times the signed bytes of activations, 64 at a time.
 //!
-//! Formats supply [`Unpack`]; [`dot`] multiplies four rows with one or two tokens, as decoding does,
-//! [`panel`] many rows with many tokens. Invariant: both give the reference's bits, since a chunk's
+//! Formats supply [`Unpack`]; [`dot`] and [`planes`] multiply four rows with one or two tokens, as
+//! decoding does, [`panel`] many rows with many tokens. Invariant: all give the reference's bits, since a chunk's
 //! sum is exact in any order and the few float operations are the reference's own.
 #![expect(
     unsafe_code,
@@ -11,28 +11,31 @@
 mod dot;
 mod lanes;
 mod panel;
+mod planes;
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_cvtph_ps, _mm_cvtsi64_si128,
     _mm_loadu_si128, _mm_prefetch, _mm_set_epi64x, _mm256_broadcastsi128_si256, _mm256_loadu_si256,
-    _mm256_set1_epi16, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi256_si512,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_inserti64x4,
-    _mm512_loadu_si512, _mm512_mask_srli_epi16, _mm512_set1_epi8, _mm512_srlv_epi16,
-    _mm512_zextps128_ps512,
+    _mm256_set1_epi16, _mm512_and_si512, _mm512_broadcast_i64x4, _mm512_castsi128_si512,
+    _mm512_castsi256_si512, _mm512_castsi512_si256, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32,
+    _mm512_cvtph_ps, _mm512_inserti32x4, _mm512_inserti64x4, _mm512_loadu_si512,
+    _mm512_mask_permutexvar_epi8, _mm512_mask_srli_epi16, _mm512_maskz_permutexvar_epi8,
+    _mm512_set1_epi8, _mm512_srlv_epi16, _mm512_zextps128_ps512,
 };
 
+use super::q1_0::Q1_0;
+use super::ternary_pairs::{Q2_0, Q2_0G128, Tq2_0G128};
 use super::{Layout, array_at, dispatch, f16_bits, float};
 use crate::format::Format;
 use crate::isa::Avx512;
-use crate::kernel::{Block, BlockFn, Out};
+use crate::kernel::{Block, BlockFn, FEW_TOKENS, Out};
 
-pub(super) use lanes::sum16;
+pub(super) use lanes::{sum16, transpose_quads};
+pub(super) use planes::Planar;
+pub(crate) use planes::spread;
 
 /// How far ahead of its use a row that is read alone is fetched.
 pub(super) const PREFETCH_BYTES: usize = 4096;
-
-/// The most tokens that are multiplied row by row.
-const DOT_TOKENS: usize = 2;
 
 /// Unpacks the steps of a format into vectors; callers have the features of [`Avx512`].
 pub(super) trait Unpack: Layout {
@@ -53,11 +56,26 @@ pub(super) trait Unpack: Layout {
 
 /// Returns this tier's code for a format.
 pub(crate) fn block_fn(format: Format) -> BlockFn<Avx512> {
-    dispatch!(format, L => block::<L>, E => float::avx512::block::<E>)
+    match format {
+        Format::Q1_0 => planar_block::<Q1_0>,
+        Format::Q2_0 => planar_block::<Q2_0>,
+        Format::Q2_0G128 => planar_block::<Q2_0G128>,
+        Format::Tq2_0G128 => planar_block::<Tq2_0G128>,
+        _ => dispatch!(format, L => block::<L>, E => float::avx512::block::<E>),
+    }
+}
+
+fn planar_block<U: Unpack + Planar>(isa: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
+    if block.tokens <= FEW_TOKENS {
+        // SAFETY: the token proves that the machine has every feature the function enables.
+        unsafe { planes::rows::<U>(block, out) }
+    } else {
+        self::block::<U>(isa, block, out);
+    }
 }
 
 fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
-    if block.tokens <= DOT_TOKENS {
+    if block.tokens <= FEW_TOKENS {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { dot::rows::<U>(block, out) }
     } else {
@@ -153,4 +171,36 @@ pub(super) fn shifted_twice(bytes: __m256i, by: [usize; 2]) -> __m512i {
 pub(super) fn widened(bytes: [u64; 2]) -> __m512 {
     let [low, high] = bytes.map(u64::cast_signed);
     _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_set_epi64x(high, low)))
+}
+
+/// Reads four times 16 bytes, the first at `at`, the others 18 bytes further each.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+pub(super) fn four_payloads(span: &[u8; 72], at: usize) -> __m512i {
+    let first = _mm512_castsi128_si512(load_16(span, at));
+    let second = _mm512_inserti32x4::<1>(first, load_16(span, at + 18));
+    let third = _mm512_inserti32x4::<2>(second, load_16(span, at + 36));
+    _mm512_inserti32x4::<3>(third, load_16(span, at + 54))
+}
+
+/// Returns the halves at the start of the four blocks of 18 bytes of each of four rows: that of
+/// block c of row r in lane r of quarter c.
+#[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+#[inline]
+pub(super) fn sixteen_scales(rows: [&[u8; 72]; 4]) -> __m512 {
+    const BYTES: [u8; 64] = {
+        let mut bytes = [0; 64];
+        let mut i = 0;
+        while i < 32 {
+            bytes[i] = i.to_le_bytes()[0] / 8 * 18 + i.to_le_bytes()[0] % 2;
+            i += 1;
+        }
+        bytes
+    };
+    let at = load_64(&BYTES, 0);
+    let halves = _mm512_maskz_permutexvar_epi8(0x0303_0303, at, load_64(rows[0], 0));
+    let halves = _mm512_mask_permutexvar_epi8(halves, 0x0c0c_0c0c, at, load_64(rows[1], 0));
+    let halves = _mm512_mask_permutexvar_epi8(halves, 0x3030_3030, at, load_64(rows[2], 0));
+    let halves = _mm512_mask_permutexvar_epi8(halves, 0xc0c0_c0c0, at, load_64(rows[3], 0));
+    _mm512_cvtph_ps(_mm512_castsi512_si256(halves))
 }

@@ -1,4 +1,4 @@
-//! Four rows times one or two tokens, read once from front to back.
+//! Four rows times one or two tokens at a time, read from front to back.
 //!
 //! Invariant: lane r of quarter q of an accumulator belongs to row r and to the chunks whose number
 //! is q modulo 4.
@@ -38,23 +38,33 @@ const fn span<U: Unpack>() -> usize {
     if U::STEP < 4 * U::CHUNK { 4 * U::CHUNK } else { U::STEP }
 }
 
-/// Computes a block of one or two tokens.
+/// Computes a block of a few tokens.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub(super) fn rows<U: Unpack>(block: &Block<'_>, out: &mut Out<'_, '_>) {
     for row in (0..block.rows).step_by(ROWS) {
         let last = block.rows - 1;
         let of = |r: usize| block.row((row + r).min(last));
         let rows = [of(0), of(1), of(2), of(3)];
-        match block.tokens {
-            1 => store(four_rows::<U, 1>(&rows, &[block.token(0)]), row, out),
-            _ => store(four_rows::<U, 2>(&rows, &[block.token(0), block.token(1)]), row, out),
+        for first in (0..block.tokens).step_by(2) {
+            if first + 1 == block.tokens {
+                store(four_rows::<U, 1>(&rows, &[block.token(first)]), row, first, out);
+            } else {
+                let tokens = [block.token(first), block.token(first + 1)];
+                store(four_rows::<U, 2>(&rows, &tokens), row, first, out);
+            }
         }
     }
 }
 
-fn store<const B: usize>(products: [[f32; ROWS]; B], row: usize, out: &mut Out<'_, '_>) {
+/// Hands over the products of four rows from `row` on with `B` tokens from `first` on.
+pub(super) fn store<const B: usize>(
+    products: [[f32; ROWS]; B],
+    row: usize,
+    first: usize,
+    out: &mut Out<'_, '_>,
+) {
     for (token, products) in products.iter().enumerate() {
-        for (out, product) in out.token(token)[row..].iter_mut().zip(products) {
+        for (out, product) in out.token(first + token)[row..].iter_mut().zip(products) {
             *out = *product;
         }
     }
@@ -269,7 +279,7 @@ fn x_sums<U: Unpack>(x: &[Group], quad: usize) -> [i32; 4] {
 /// Returns `sums`, each in its quarter, times a power of two.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-fn shifted(sums: [i32; 4], log2: u32) -> __m512i {
+pub(super) fn shifted(sums: [i32; 4], log2: u32) -> __m512i {
     // SAFETY: the array has the sixteen bytes that are read.
     let sums = unsafe { _mm_loadu_si128(sums.as_ptr().cast()) };
     let sums = _mm512_permutexvar_epi32(lanes(&QUARTERS), _mm512_castsi128_si512(sums));
@@ -308,7 +318,8 @@ fn x_scaled<U: Unpack>(x: &[Group], quad: usize) -> __m512 {
 
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-fn in_quarters(values: [f32; 4]) -> __m512 {
+/// Returns `values`, each in its quarter.
+pub(super) fn in_quarters(values: [f32; 4]) -> __m512 {
     // SAFETY: the array has the four floats that are read.
     let values = unsafe { _mm_loadu_ps(values.as_ptr()) };
     _mm512_permutexvar_ps(lanes(&QUARTERS), _mm512_castps128_ps512(values))

@@ -44,7 +44,7 @@ pub(super) fn wholes_to_halves(a: __m512i, b: __m512i) -> __m512i {
 /// Returns lane q of the `quad`-th quarter of `rows[r]` in lane r of quarter q.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-pub(super) fn transpose_quads(rows: [__m512; 4], quad: usize) -> __m512 {
+pub(in crate::formats) fn transpose_quads(rows: [__m512; 4], quad: usize) -> __m512 {
     let quarter = |row: __m512| {
         let row = _mm512_castps_si512(row);
         match quad {
