@@ -9,10 +9,10 @@
 )]
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm_storeu_ps, _mm_storeu_si128, _mm512_castsi512_si128, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32, _mm512_fmadd_ps, _mm512_gf2p8affine_epi64_epi8,
-    _mm512_mul_ps, _mm512_permutex2var_epi8, _mm512_set1_epi64, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
+    __m512, __m512i, _mm_storeu_ps, _mm_storeu_si128, _mm512_add_epi32, _mm512_castsi512_si128,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_extracti32x4_epi32, _mm512_fmadd_ps,
+    _mm512_gf2p8affine_epi64_epi8, _mm512_mul_ps, _mm512_permutex2var_epi8, _mm512_set1_epi64,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
 use super::dot::{in_quarters, shifted, store};
@@ -170,15 +170,16 @@ fn products<const N: usize>(
     high: &[[u8; 64]; N],
     low: &[[u8; 64]; N],
 ) -> __m512i {
-    let mut sum = _mm512_setzero_si512();
+    // Two sums, since each product waits for the one before it.
+    let mut sums = [_mm512_setzero_si512(); 2];
     for i in 0..N {
-        sum = _mm512_dpbusd_epi32(sum, planes[i], load_64(&high[i], 0));
+        sums[i % 2] = _mm512_dpbusd_epi32(sums[i % 2], planes[i], load_64(&high[i], 0));
     }
-    sum = _mm512_slli_epi32::<8>(sum);
+    sums = [_mm512_slli_epi32::<8>(sums[0]), _mm512_slli_epi32::<8>(sums[1])];
     for i in 0..N {
-        sum = _mm512_dpbusd_epi32(sum, planes[i], load_64(&low[i], 0));
+        sums[i % 2] = _mm512_dpbusd_epi32(sums[i % 2], planes[i], load_64(&low[i], 0));
     }
-    sum
+    _mm512_add_epi32(sums[0], sums[1])
 }
 
 /// Returns twice each bit of the bytes, by bit.
