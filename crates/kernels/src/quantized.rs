@@ -33,7 +33,7 @@ impl Form {
     fn of(tier: Tier) -> Self {
         match tier {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) => Self::Bytes,
+            Tier::Avx512(_) | Tier::Amx(_) => Self::Bytes,
             _ => Self::Words,
         }
     }

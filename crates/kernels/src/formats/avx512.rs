@@ -10,7 +10,7 @@
 
 mod dot;
 mod lanes;
-mod panel;
+pub(super) mod panel;
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_cvtph_ps, _mm_cvtsi64_si128,
@@ -56,13 +56,13 @@ pub(crate) fn block_fn(format: Format) -> BlockFn<Avx512> {
     dispatch!(format, L => block::<L>, E => float::avx512::block::<E>)
 }
 
-fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
+pub(super) fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
     if block.tokens <= DOT_TOKENS {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { dot::rows::<U>(block, out) }
     } else {
         // SAFETY: as above.
-        unsafe { panel::rows::<U>(block, out) }
+        unsafe { panel::rows::<U>(&mut panel::Vectors, block, out) }
     }
 }
 
