@@ -5,8 +5,12 @@
 
 use std::fmt;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 pub(crate) mod lanes;
 pub(crate) mod tiered;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 
 /// Proof that the machine has AVX2, F16C and FMA.
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +21,11 @@ pub struct Avx2(());
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512(());
+
+/// Proof that this process may use AMX tiles of bytes, and of all of [`Avx512`].
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amx(Avx512);
 
 /// Proof that the machine has NEON.
 #[cfg(target_arch = "aarch64")]
@@ -34,6 +43,9 @@ pub enum Tier {
     /// 512-bit vectors with dot products of bytes and bit matrices.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// Matrix tiles of bytes for many tokens, and else 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
     /// 128-bit vectors of 64-bit Arm.
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
@@ -47,6 +59,7 @@ impl Tier {
         {
             tiers.extend(Avx2::detect().map(Self::Avx2));
             tiers.extend(Avx512::detect().map(Self::Avx512));
+            tiers.extend(Amx::detect().map(Self::Amx));
         }
         #[cfg(target_arch = "aarch64")]
         tiers.extend(Neon::detect().map(Self::Neon));
@@ -58,7 +71,17 @@ impl Tier {
         Self::available().pop().unwrap_or(Self::Reference)
     }
 
-    /// Returns the lower-case name: `reference`, `avx2`, `avx512` or `neon`.
+    /// Returns the proof of AVX-512 that the tier has.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn avx512(self) -> Option<Avx512> {
+        match self {
+            Self::Avx512(isa) => Some(isa),
+            Self::Amx(isa) => Some(isa.vectors()),
+            _ => None,
+        }
+    }
+
+    /// Returns the lower-case name: `reference`, `avx2`, `avx512`, `amx` or `neon`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
@@ -66,6 +89,8 @@ impl Tier {
             Self::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => "amx",
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => "neon",
         }
@@ -100,6 +125,18 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vbmi")
             && is_x86_feature_detected!("gfni"))
         .then_some(Self(()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Amx {
+    fn detect() -> Option<Self> {
+        Avx512::detect().filter(|_| amx::found()).map(Self)
+    }
+
+    /// Returns the proof of the vectors that come with the tiles.
+    pub(crate) fn vectors(self) -> Avx512 {
+        self.0
     }
 }
 

@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::isa::Neon;
 use crate::isa::Tier;
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512};
+use crate::isa::{Amx, Avx2, Avx512};
 use crate::pool::Columns;
 use crate::quantized::{Group, Planes};
 
@@ -171,6 +171,8 @@ enum Code {
     Avx2(Avx2, BlockFn<Avx2>),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512, BlockFn<Avx512>),
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx, BlockFn<Amx>),
     #[cfg(target_arch = "aarch64")]
     Neon(Neon, BlockFn<Neon>),
 }
@@ -184,10 +186,18 @@ impl Kernel {
             Tier::Avx2(isa) => Code::Avx2(isa, crate::formats::avx2::block_fn(format)),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(isa) => Code::Avx512(isa, crate::formats::avx512::block_fn(format)),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Amx(isa) => Code::Amx(isa, crate::formats::amx::block_fn(format)),
             #[cfg(target_arch = "aarch64")]
             Tier::Neon(isa) => Code::Neon(isa, crate::formats::neon::block_fn(format)),
         };
         Self { format, code }
+    }
+
+    /// Makes a kernel of other code for the vectors of AVX-512.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn of_vectors(format: Format, isa: Avx512, code: BlockFn<Avx512>) -> Self {
+        Self { format, code: Code::Avx512(isa, code) }
     }
 
     /// Returns the format of the weights this kernel multiplies.
@@ -209,6 +219,8 @@ impl Kernel {
             Code::Avx2(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "x86_64")]
             Code::Avx512(isa, code) => code(isa, block, out),
+            #[cfg(target_arch = "x86_64")]
+            Code::Amx(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "aarch64")]
             Code::Neon(isa, code) => code(isa, block, out),
         }

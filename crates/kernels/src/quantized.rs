@@ -34,7 +34,7 @@ impl Form {
     fn of(tier: Tier) -> Self {
         match tier {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) => Self::Bytes,
+            Tier::Avx512(_) | Tier::Amx(_) => Self::Bytes,
             _ => Self::Words,
         }
     }
@@ -224,7 +224,7 @@ impl Quantized {
     /// Fills the planes, where the tier reads them.
     fn spread(&mut self, tier: Tier) {
         #[cfg(target_arch = "x86_64")]
-        if let (Tier::Avx512(isa), 1..=FEW_TOKENS) = (tier, self.tokens) {
+        if let (Some(isa), 1..=FEW_TOKENS) = (tier.avx512(), self.tokens) {
             let (row, planes) = (self.cols.div_ceil(GROUP), self.cols.div_ceil(PLANE_WEIGHTS));
             let rows = self.groups.chunks_exact(row).zip(self.planes.chunks_exact_mut(planes));
             for (groups, planes) in rows.take(self.tokens) {

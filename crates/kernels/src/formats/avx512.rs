@@ -10,7 +10,7 @@
 
 mod dot;
 mod lanes;
-mod panel;
+pub(super) mod panel;
 mod planes;
 
 use std::arch::x86_64::{
@@ -65,7 +65,11 @@ pub(crate) fn block_fn(format: Format) -> BlockFn<Avx512> {
     }
 }
 
-fn planar_block<U: Unpack + Planar>(isa: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
+pub(super) fn planar_block<U: Unpack + Planar>(
+    isa: Avx512,
+    block: &Block<'_>,
+    out: &mut Out<'_, '_>,
+) {
     if block.tokens <= FEW_TOKENS {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { planes::rows::<U>(block, out) }
@@ -74,13 +78,13 @@ fn planar_block<U: Unpack + Planar>(isa: Avx512, block: &Block<'_>, out: &mut Ou
     }
 }
 
-fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
+pub(super) fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
     if block.tokens <= FEW_TOKENS {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { dot::rows::<U>(block, out) }
     } else {
         // SAFETY: as above.
-        unsafe { panel::rows::<U>(block, out) }
+        unsafe { panel::rows::<U>(&mut panel::Vectors, block, out) }
     }
 }
 

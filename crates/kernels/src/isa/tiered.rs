@@ -70,6 +70,14 @@ macro_rules! tiered {
                         avx512(isa, $($arg),*);
                     }
                 }
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Tier::Amx(isa) => {
+                    #[expect(unsafe_code, reason = "the call into code for detected features")]
+                    // SAFETY: as above; `isa` has the token.
+                    unsafe {
+                        avx512(isa.vectors(), $($arg),*);
+                    }
+                }
                 // NEON is part of what every 64-bit Arm target compiles for.
                 #[cfg(target_arch = "aarch64")]
                 $crate::isa::Tier::Neon($isa_neon) => $neon,

@@ -10,8 +10,8 @@
 use std::arch::x86_64::{
     __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
     _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
-    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi32,
+    _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi8, _mm512_sub_epi32,
 };
 
 use super::lanes::transpose;
@@ -21,7 +21,7 @@ use crate::kernel::{BLOCK_TOKENS, Block, Out};
 use crate::quantized::{GROUP, Group};
 
 /// Rows laid side by side.
-const ROWS: usize = 32;
+pub(in crate::formats) const ROWS: usize = 32;
 
 /// Weights of a row laid out at once: they stay in the first cache while the tokens pass.
 const DEPTH: usize = 512;
@@ -34,18 +34,18 @@ const TOKENS: usize = 6;
 
 /// Some weights of 32 rows.
 #[repr(align(64))]
-struct Panel {
+pub(in crate::formats) struct Panel {
     /// Four bytes of each row, then the next four of each.
-    bytes: [[u8; 4 * ROWS]; DEPTH / 4],
+    pub(in crate::formats) bytes: [[u8; 4 * ROWS]; DEPTH / 4],
     /// The scales of the rows' first chunks, then of their second ones, and so on.
-    scales: [[f32; ROWS]; CHUNKS],
-    mins: [[f32; ROWS]; CHUNKS],
+    pub(in crate::formats) scales: [[f32; ROWS]; CHUNKS],
+    pub(in crate::formats) mins: [[f32; ROWS]; CHUNKS],
     /// Scales and minima of 16 rows, as they come, with room for a vector behind the last chunk.
     of_rows: [[[f32; CHUNKS + 16]; 16]; 2],
 }
 
 /// The weights that are laid out next; they are fetched into the cache while tokens pass.
-struct Next {
+pub(in crate::formats) struct Next {
     first: *const u8,
     row_bytes: usize,
     bytes: usize,
@@ -67,9 +67,14 @@ impl Next {
         Self { first, row_bytes: block.row_bytes, bytes, rows: ROWS, at_once: ROWS }
     }
 
+    /// Spreads the rows over so many calls of [`Self::fetch`].
+    pub(in crate::formats) fn spread(&mut self, calls: usize) {
+        self.at_once = ROWS.div_ceil(calls);
+    }
+
     #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     #[inline]
-    fn fetch(&mut self) {
+    pub(in crate::formats) fn fetch(&mut self) {
         for _ in 0..self.at_once.min(self.rows) {
             for line in (0..self.bytes).step_by(64) {
                 _mm_prefetch::<_MM_HINT_T0>(self.first.wrapping_add(line).cast());
@@ -81,21 +86,80 @@ impl Next {
 }
 
 /// The accumulators of a token: four for each row.
-type Sums = [[f32; ROWS]; 4];
+pub(in crate::formats) type Sums = [[f32; ROWS]; 4];
+
+/// How a panel meets the tokens.
+pub(in crate::formats) trait Multiply {
+    /// Whether the bytes of a panel are signed codes, and not codes before their zero is taken.
+    const SIGNED: bool;
+
+    /// Adds the chunks of a panel times the tokens of a block, in their group number `first_group`
+    /// and those behind, to the accumulators of the tokens, and fetches the next weights the while;
+    /// callers have the features of `Avx512`.
+    unsafe fn add<U: Unpack>(
+        &mut self,
+        panel: &Panel,
+        chunks: usize,
+        block: &Block<'_>,
+        first_group: usize,
+        next: &mut Next,
+        sums: &mut [Sums],
+    );
+}
+
+/// Vectors of bytes: a few tokens at a time.
+pub(in crate::formats) struct Vectors;
+
+impl Multiply for Vectors {
+    const SIGNED: bool = false;
+
+    #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+    unsafe fn add<U: Unpack>(
+        &mut self,
+        panel: &Panel,
+        chunks: usize,
+        block: &Block<'_>,
+        first_group: usize,
+        next: &mut Next,
+        sums: &mut [Sums],
+    ) {
+        let each = block.tokens.div_ceil(block.tokens.div_ceil(TOKENS));
+        next.spread(chunks * block.tokens.div_ceil(each).min(8));
+        for (i, sums) in sums.chunks_mut(each).enumerate() {
+            let token = |t: usize| &block.token(i * each + t)[first_group..];
+            match sums.len() {
+                6 => add::<U, 6>(panel, chunks, token, next, sums),
+                5 => add::<U, 5>(panel, chunks, token, next, sums),
+                4 => add::<U, 4>(panel, chunks, token, next, sums),
+                3 => add::<U, 3>(panel, chunks, token, next, sums),
+                2 => add::<U, 2>(panel, chunks, token, next, sums),
+                _ => add::<U, 1>(panel, chunks, token, next, sums),
+            }
+        }
+    }
+}
 
 /// Computes a block.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
-pub(super) fn rows<U: Unpack>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+pub(in crate::formats) fn rows<U: Unpack>(
+    multiply: &mut impl Multiply,
+    block: &Block<'_>,
+    out: &mut Out<'_, '_>,
+) {
     if block.tokens <= 16 {
-        rows_with::<U, 16>(block, out);
+        rows_with::<U, _, 16>(multiply, block, out);
     } else {
-        rows_with::<U, BLOCK_TOKENS>(block, out);
+        rows_with::<U, _, BLOCK_TOKENS>(multiply, block, out);
     }
 }
 
 /// Computes a block of at most `MAX` tokens.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
-fn rows_with<U: Unpack, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+fn rows_with<U: Unpack, M: Multiply, const MAX: usize>(
+    multiply: &mut M,
+    block: &Block<'_>,
+    out: &mut Out<'_, '_>,
+) {
     let mut sums = [[[0.0; ROWS]; 4]; MAX];
     let mut panel = Panel {
         bytes: [[0; 4 * ROWS]; DEPTH / 4],
@@ -104,26 +168,15 @@ fn rows_with<U: Unpack, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '
         of_rows: [[[0.0; CHUNKS + 16]; 16]; 2],
     };
     let depth_bytes = DEPTH / U::STEP * U::Step::LEN;
-    let each = block.tokens.div_ceil(block.tokens.div_ceil(TOKENS));
     for first_row in (0..block.rows).step_by(ROWS) {
         let sums = &mut sums[..block.tokens];
         sums.fill([[0.0; ROWS]; 4]);
         for (depth, from) in (0..block.row(0).len()).step_by(depth_bytes).enumerate() {
-            let chunks = lay_out::<U>(&mut panel, block, first_row, from);
+            let chunks = lay_out::<U, M>(&mut panel, block, first_row, from);
             let first_group = depth * DEPTH / GROUP;
             let mut next = Next::after(block, first_row, from, depth_bytes);
-            next.at_once = ROWS.div_ceil(chunks * block.tokens.div_ceil(each).min(8));
-            for (i, sums) in sums.chunks_mut(each).enumerate() {
-                let token = |t: usize| &block.token(i * each + t)[first_group..];
-                match sums.len() {
-                    6 => add::<U, 6>(&panel, chunks, token, &mut next, sums),
-                    5 => add::<U, 5>(&panel, chunks, token, &mut next, sums),
-                    4 => add::<U, 4>(&panel, chunks, token, &mut next, sums),
-                    3 => add::<U, 3>(&panel, chunks, token, &mut next, sums),
-                    2 => add::<U, 2>(&panel, chunks, token, &mut next, sums),
-                    _ => add::<U, 1>(&panel, chunks, token, &mut next, sums),
-                }
-            }
+            // SAFETY: this function has the features that `Multiply` asks of its callers.
+            unsafe { multiply.add::<U>(&panel, chunks, block, first_group, &mut next, sums) };
         }
         store(sums, first_row, block.rows, out);
     }
@@ -133,7 +186,7 @@ fn rows_with<U: Unpack, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '
 /// row. Returns the number of chunks.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline(never)]
-fn lay_out<U: Unpack>(
+fn lay_out<U: Unpack, M: Multiply>(
     panel: &mut Panel,
     block: &Block<'_>,
     first_row: usize,
@@ -168,6 +221,10 @@ fn lay_out<U: Unpack>(
                 for part in 0..U::STEP / 64 {
                     // SAFETY: as above.
                     bytes[part][r] = unsafe { U::bytes(step, part) };
+                    if let (true, Some(zero)) = (M::SIGNED, U::ZERO_LOG2) {
+                        let zero = _mm512_set1_epi8((1_u8 << zero).cast_signed());
+                        bytes[part][r] = _mm512_sub_epi8(bytes[part][r], zero);
+                    }
                 }
             }
             for part in 0..U::STEP / 64 {
@@ -319,7 +376,7 @@ fn sum<U: Unpack>(group: &Group, chunk: usize) -> i32 {
 
 /// Returns the scaled sum of the codes that a chunk meets.
 #[inline]
-fn scaled<U: Unpack>(group: &Group, chunk: usize) -> f32 {
+pub(in crate::formats) fn scaled<U: Unpack>(group: &Group, chunk: usize) -> f32 {
     match U::CHUNK {
         16 => group.scaled_16[chunk % 8],
         _ => group.scaled_32[chunk % 4],
@@ -328,7 +385,7 @@ fn scaled<U: Unpack>(group: &Group, chunk: usize) -> f32 {
 
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-fn load(rows: &[f32; ROWS], half: usize) -> std::arch::x86_64::__m512 {
+pub(in crate::formats) fn load(rows: &[f32; ROWS], half: usize) -> std::arch::x86_64::__m512 {
     let half: &[f32; 16] = &rows.as_chunks().0[half];
     // SAFETY: the array has the sixteen floats that are read.
     unsafe { _mm512_loadu_ps(half.as_ptr()) }
