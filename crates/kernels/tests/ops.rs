@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use toko_kernels::convert::to_f16;
 use toko_kernels::exp::exp;
 use toko_kernels::isa::Tier;
-use toko_kernels::norm::{rms_norm, rms_norm_in_place};
+use toko_kernels::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use toko_kernels::softmax::softmax;
 use toko_kernels::swiglu::{add_in_place, swiglu_in_place};
 
@@ -58,6 +58,23 @@ proptest! {
                 assert_close(*ours, f64::from(*x) * scale * f64::from(*weight), 1e-6);
             }
         }
+    }
+
+    #[test]
+    fn a_norm_of_sums_is_the_addition_and_then_the_norm(
+        rows in 1_usize..4,
+        (weight, x, y) in (1_usize..300).prop_flat_map(|w| (values(w), values(3 * w), values(3 * w))),
+    ) {
+        let (x, y) = (&x[..rows * weight.len()], &y[..rows * weight.len()]);
+        let sums: Vec<f32> = x.iter().zip(y).map(|(x, y)| x + y).collect();
+        let mut normed = vec![0.0; x.len()];
+        rms_norm(Tier::Reference, &sums, &weight, 1e-5, &mut normed);
+        let ours = on_all_tiers(|tier| {
+            let (mut x, mut y) = (x.to_vec(), y.to_vec());
+            add_rms_norm(tier, &mut x, &mut y, &weight, 1e-5);
+            [x, y].concat()
+        });
+        assert_same_bits(Tier::Reference, &ours, &[sums, normed].concat());
     }
 
     #[test]
