@@ -18,6 +18,7 @@ mod metrics;
 mod pace;
 mod pool;
 mod prefix;
+mod ranking;
 mod replica;
 mod request;
 mod sampler;

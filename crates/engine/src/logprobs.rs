@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 
-use toko_kernels::exp::exp;
+use toko_kernels::blocks::{BLOCK, block_maxima, block_powers};
+use toko_kernels::isa::Tier;
 use toko_tokenizer::Tokenizer;
 
+use crate::ranking::Ranking;
 use crate::{TokenDetails, TokenLogprob};
 
 /// The details of one answer's tokens on their way out.
@@ -96,30 +98,30 @@ pub(crate) fn describe(
         bytes: tokenizer.token_bytes(id).to_vec(),
         logprob: logits[id as usize] - total,
     };
-    let top = most_likely(logits, top);
-    TokenDetails { token: tell(token), top: top.into_iter().map(tell).collect() }
+    TokenDetails { token: tell(token), top: most_likely(logits, top).map(tell).collect() }
 }
 
 /// The natural logarithm of the sum of e to the power of each; the row has a finite highest value.
 fn log_sum_exp(logits: &[f32]) -> f32 {
-    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(exp(logit - highest))).sum();
+    let tier = Tier::detect();
+    let mut blocks = vec![0.0; logits.len().div_ceil(BLOCK)];
+    block_maxima(tier, logits, &mut blocks);
+    let highest = blocks.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    block_powers(tier, logits, highest, 1.0, &mut blocks);
+    let sum: f64 = blocks.into_iter().map(f64::from).sum();
     #[expect(clippy::cast_possible_truncation, reason = "rounds to the precision of the logits")]
     let logarithm = sum.ln() as f32;
     highest + logarithm
 }
 
 /// The tokens with the `count` highest logits, highest first, the lower id first among equals.
-fn most_likely(logits: &[f32], count: usize) -> Vec<u32> {
-    let mut best: Vec<(u32, f32)> = Vec::new();
-    for (token, &logit) in (0..).zip(logits) {
-        let place = best.partition_point(|&(_, better)| better >= logit);
-        if place < count {
-            best.truncate(count - 1);
-            best.insert(place, (token, logit));
-        }
+fn most_likely(logits: &[f32], count: usize) -> impl Iterator<Item = u32> {
+    let (mut ranking, mut ranked) = (Ranking::default(), Vec::new());
+    if count > 0 {
+        ranking.survey(logits);
+        ranking.most_likely(logits, count, &mut ranked);
     }
-    best.into_iter().map(|(token, _)| token).collect()
+    ranked.into_iter().map(|ranked| ranked.token)
 }
 
 #[cfg(test)]
@@ -179,26 +181,7 @@ mod tests {
         assert_eq!(release(&mut ledger, "a"), [0, 1]);
     }
 
-    #[test]
-    fn equal_logits_rank_by_id() {
-        assert_eq!(most_likely(&[1.0, 3.0, 1.0, 3.0, 2.0], 4), [1, 3, 4, 0]);
-        assert_eq!(most_likely(&[1.0, 3.0], 0), [0u32; 0]);
-        assert_eq!(most_likely(&[1.0, f32::NEG_INFINITY], 9), [0, 1]);
-    }
-
     proptest! {
-        #[test]
-        fn the_most_likely_are_the_head_of_the_sorted_row(
-            logits in prop::collection::vec((-3i8..3).prop_map(f32::from), 1..40),
-            count in 0usize..12,
-        ) {
-            let mut sorted: Vec<u32> = (0..).take(logits.len()).collect();
-            // A stable sort keeps the lower id first.
-            sorted.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
-            sorted.truncate(count);
-            prop_assert_eq!(most_likely(&logits, count), sorted);
-        }
-
         #[test]
         fn the_log_of_the_sum_is_that_of_double_precision(
             logits in prop::collection::vec(-60f32..60.0, 1..200),

@@ -4,9 +4,18 @@
 //! top-k, top-p and min-p on the untempered probabilities, temperature, one draw. Ties go to the
 //! lower token id, so equal logits and an equal seed give equal tokens on every machine.
 
+use toko_kernels::blocks::{BLOCK, block_powers};
 use toko_kernels::exp::exp;
+use toko_kernels::isa::Tier;
 
 use crate::Sampling;
+use crate::ranking::{Ranked, Ranking, ranking_bytes};
+
+/// Candidates that are put in order first where no top-k says how many there are.
+const FIRST_CANDIDATES: usize = 256;
+
+/// How many times as many follow when those were too few.
+const MORE: usize = 8;
 
 /// A logit that is not a number, or infinitely large: nothing can be chosen from such a row.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,25 +26,31 @@ pub(crate) struct Sampler {
     sampling: Sampling,
     /// Added to the logits of these tokens, which the vocabulary has.
     bias: Vec<(u32, f32)>,
-    candidates: Vec<Candidate>,
+    ranking: Ranking,
+    candidates: Vec<Ranked>,
+    /// Their probabilities relative to the most likely token's.
+    weights: Vec<f64>,
+    /// Sums of these over blocks of the row.
+    sums: Vec<f32>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    token: u32,
-    logit: f32,
-    /// Relative to the most likely candidate's 1.
-    weight: f32,
-}
-
-/// Returns the bytes of the candidates of one sequence: at first they are all tokens.
+/// Returns the bytes of what one sequence's draws need; at most all tokens are candidates.
 pub(crate) fn candidate_bytes(vocabulary_tokens: usize) -> u64 {
-    (vocabulary_tokens as u64).saturating_mul(size_of::<Candidate>() as u64)
+    let weights = (vocabulary_tokens as u64).saturating_mul(size_of::<f64>() as u64);
+    ranking_bytes(vocabulary_tokens).saturating_add(weights)
 }
 
 impl Sampler {
     pub(crate) fn new(sampling: Sampling, bias: Vec<(u32, f32)>) -> Self {
-        Self { sampling, bias, candidates: Vec::new() }
+        let ranking = Ranking::default();
+        Self {
+            sampling,
+            bias,
+            ranking,
+            candidates: Vec::new(),
+            weights: Vec::new(),
+            sums: Vec::new(),
+        }
     }
 
     /// Chooses the next token; `history` is the sequence so far, prompt included.
@@ -47,23 +62,31 @@ impl Sampler {
         history: &[u32],
         random: &mut fastrand::Rng,
     ) -> Result<u32, NotANumber> {
-        if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        self.ranking.survey(logits);
+        if !self.ranking.is_proper() {
             return Err(NotANumber);
         }
-        for &(token, bias) in &self.bias {
-            logits[token as usize] += bias;
+        if self.bend(logits, history) {
+            self.ranking.survey(logits);
         }
-        self.penalize(logits, history);
-        let best = most_likely(logits).ok_or(NotANumber)?;
-        if self.sampling.temperature == 0.0 {
-            return Ok(best);
+        let best = self.ranking.best(logits).ok_or(NotANumber)?;
+        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
+        if temperature == 0.0 {
+            return Ok(best.token);
         }
-        self.keep_candidates(logits, best);
+        if top_k == 0 && top_p >= 1.0 && min_p <= 0.0 {
+            return Ok(self.draw_from_all(logits, best, random));
+        }
+        self.keep_candidates(logits, best.logit);
         Ok(self.draw(random))
     }
 
+    /// Adds the bias and subtracts the penalties; says whether there were any.
     #[expect(clippy::float_cmp, reason = "exactly 1 and 0 switch the penalties off")]
-    fn penalize(&self, logits: &mut [f32], history: &[u32]) {
+    fn bend(&self, logits: &mut [f32], history: &[u32]) -> bool {
+        for &(token, bias) in &self.bias {
+            logits[token as usize] += bias;
+        }
         let Sampling {
             repeat_penalty,
             frequency_penalty,
@@ -72,7 +95,7 @@ impl Sampler {
             ..
         } = self.sampling;
         if repeat_penalty == 1.0 && frequency_penalty == 0.0 && presence_penalty == 0.0 {
-            return;
+            return !self.bias.is_empty();
         }
         let recent = &history[history.len().saturating_sub(penalty_window_tokens)..];
         let mut recent = recent.to_vec();
@@ -83,72 +106,94 @@ impl Sampler {
             let times = u16::try_from(run.len()).unwrap_or(u16::MAX);
             *logit -= f32::from(times) * frequency_penalty + presence_penalty;
         }
+        true
     }
 
     /// Fills `candidates`, most likely first, with what top-k, top-p and min-p leave.
-    fn keep_candidates(&mut self, logits: &[f32], best: u32) {
-        let highest = logits[best as usize];
-        self.candidates.clear();
-        self.candidates.extend((0..).zip(logits).map(|(token, &logit)| Candidate {
-            token,
-            logit,
-            weight: 0.0,
-        }));
-        let by_rank =
-            |a: &Candidate, b: &Candidate| b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token));
-        let top_k = self.sampling.top_k;
-        if top_k > 0 && top_k < self.candidates.len() {
-            self.candidates.select_nth_unstable_by(top_k - 1, by_rank);
-            self.candidates.truncate(top_k);
-        }
-        self.candidates.sort_unstable_by(by_rank);
-        for candidate in &mut self.candidates {
-            candidate.weight = exp(candidate.logit - highest);
-        }
-        self.keep_top_p();
-        let least = self.sampling.min_p;
-        let kept = self.candidates.partition_point(|candidate| candidate.weight >= least);
-        self.candidates.truncate(kept.max(1));
-    }
-
-    fn keep_top_p(&mut self) {
-        if self.sampling.top_p >= 1.0 {
+    fn keep_candidates(&mut self, logits: &[f32], highest: f32) {
+        let Sampling { top_k, top_p, .. } = self.sampling;
+        if top_k > 0 {
+            self.ranking.most_likely(logits, top_k, &mut self.candidates);
+            let total = self.weigh(highest);
+            self.cut(total);
             return;
         }
-        let total: f64 = self.candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
+        let total = if top_p < 1.0 { self.weigh_blocks(logits, highest, 1.0) } else { 0.0 };
+        let mut count = FIRST_CANDIDATES;
+        loop {
+            self.ranking.most_likely(logits, count, &mut self.candidates);
+            let is_all = self.candidates.len() < count;
+            self.weigh(highest);
+            if self.cut(total) || is_all {
+                return;
+            }
+            count *= MORE;
+        }
+    }
+
+    /// Fills `weights` with the candidates' probabilities relative to the most likely one's, and returns their sum.
+    fn weigh(&mut self, highest: f32) -> f64 {
+        let weight = |ranked: &Ranked| f64::from(exp(ranked.logit - highest));
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(weight));
+        self.weights.iter().sum()
+    }
+
+    /// Takes away the candidates behind top-p of `total`, and those below min-p; says whether there were such.
+    fn cut(&mut self, total: f64) -> bool {
+        let before = self.candidates.len();
         let enough = total * f64::from(self.sampling.top_p);
         let mut sum = 0.0;
-        let reached = self.candidates.iter().position(|candidate| {
-            sum += f64::from(candidate.weight);
-            sum >= enough
+        let reached = self.weights.iter().position(|weight| {
+            sum += weight;
+            self.sampling.top_p < 1.0 && sum >= enough
         });
-        self.candidates.truncate(reached.map_or(self.candidates.len(), |last| last + 1));
+        let least = f64::from(self.sampling.min_p);
+        let likely = self.weights.partition_point(|&weight| weight >= least);
+        let kept = reached.map_or(before, |last| last + 1).min(likely);
+        self.candidates.truncate(kept.max(1));
+        reached.is_some() || likely < before
     }
 
     fn draw(&mut self, random: &mut fastrand::Rng) -> u32 {
-        let highest = self.candidates[0].logit;
-        for candidate in &mut self.candidates {
-            candidate.weight = exp((candidate.logit - highest) / self.sampling.temperature);
-        }
-        let total: f64 = self.candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
-        let mut point = random.f64() * total;
-        let chosen = self.candidates.iter().find(|candidate| {
-            point -= f64::from(candidate.weight);
+        let (temperature, highest) = (self.sampling.temperature, self.candidates[0].logit);
+        let weight = |ranked: &Ranked| f64::from(exp((ranked.logit - highest) / temperature));
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(weight));
+        let mut point = random.f64() * self.weights.iter().sum::<f64>();
+        let chosen = self.candidates.iter().zip(&self.weights).find(|(_, weight)| {
+            point -= **weight;
             point < 0.0
         });
-        chosen.unwrap_or(&self.candidates[0]).token
+        chosen.map_or(self.candidates[0], |(chosen, _)| *chosen).token
     }
-}
 
-/// The token with the highest logit, the lowest id among equals; none when all are impossible.
-fn most_likely(logits: &[f32]) -> Option<u32> {
-    let mut best: Option<(u32, f32)> = None;
-    for (token, &logit) in (0..).zip(logits) {
-        if logit > best.map_or(f32::NEG_INFINITY, |(_, highest)| highest) {
-            best = Some((token, logit));
+    /// Draws where nothing is cut off: tokens come in the order of their ids, and none is put in order.
+    fn draw_from_all(&mut self, logits: &[f32], best: Ranked, random: &mut fastrand::Rng) -> u32 {
+        let temperature = self.sampling.temperature;
+        let mut point = random.f64() * self.weigh_blocks(logits, best.logit, temperature);
+        let blocks = (0..).step_by(BLOCK).zip(logits.chunks(BLOCK));
+        for ((first, block), sum) in blocks.zip(&self.sums) {
+            if point >= f64::from(*sum) {
+                point -= f64::from(*sum);
+                continue;
+            }
+            for (token, logit) in (first..).zip(block) {
+                point -= f64::from(exp((logit - best.logit) / temperature));
+                if point < 0.0 {
+                    return token;
+                }
+            }
         }
+        best.token
     }
-    best.map(|(token, _)| token)
+
+    /// Fills `sums` with those of the tempered weights, and returns the sum of all.
+    fn weigh_blocks(&mut self, logits: &[f32], highest: f32, temperature: f32) -> f64 {
+        self.sums.resize(logits.len().div_ceil(BLOCK), 0.0);
+        block_powers(Tier::detect(), logits, highest, temperature, &mut self.sums);
+        self.sums.iter().copied().map(f64::from).sum()
+    }
 }
 
 #[cfg(test)]

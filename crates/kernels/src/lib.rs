@@ -5,6 +5,7 @@
 //! output is summed in one fixed order. Knows no files, no tensor names and no models.
 
 pub mod attention;
+pub mod blocks;
 pub mod convert;
 pub mod exp;
 pub mod format;

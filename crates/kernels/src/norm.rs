@@ -1,7 +1,7 @@
 //! RMS normalization (arXiv:1910.07467).
 //!
-//! Invariant: the squares of a row are summed in 32 lanes and those in a fixed tree, so a row's
-//! result depends on that row alone. Knows nothing about where the rows come from.
+//! Invariant: the squares of a row are summed in 32 lanes by fused multiply-adds and those in a fixed
+//! tree, so a row's result depends on that row alone. Knows nothing about where the rows come from.
 
 use crate::isa::Tier;
 use crate::isa::tiered::tiered;
@@ -21,7 +21,19 @@ pub fn rms_norm(tier: Tier, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]
     norm(tier, x, weight, eps, out);
 }
 
-/// Does the same in place, as the per-head normalization of queries and keys does.
+/// Adds the rows of `y` to `x` and replaces them by what [`rms_norm`] makes of the sums.
+///
+/// `x`, `y`: `[rows, weight.len()]`.
+///
+/// # Panics
+/// If the lengths differ or are not whole rows.
+pub fn add_rms_norm(tier: Tier, x: &mut [f32], y: &mut [f32], weight: &[f32], eps: f32) {
+    check_rows(x.len(), weight.len());
+    assert_eq!(x.len(), y.len(), "one addend per value");
+    add_norm(tier, x, y, weight, eps);
+}
+
+/// Normalizes the rows of `x` in place, as the per-head normalization of queries and keys does.
 ///
 /// # Panics
 /// If `x` is not made of whole rows of `weight.len()`.
@@ -35,6 +47,7 @@ fn check_rows(len: usize, width: usize) {
 }
 
 tiered!(fn norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = rows);
+tiered!(fn add_norm(x: &mut [f32], y: &mut [f32], weight: &[f32], eps: f32) = add_rows);
 tiered!(fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = rows_in_place);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
@@ -45,6 +58,17 @@ fn rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
             *out = (x * scale) * weight;
         }
+    }
+}
+
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn add_rows(x: &mut [f32], y: &mut [f32], weight: &[f32], eps: f32) {
+    for (x, y) in x.chunks_exact_mut(weight.len()).zip(y.chunks_exact_mut(weight.len())) {
+        for (x, y) in x.iter_mut().zip(&*y) {
+            *x += y;
+        }
+        rows(x, weight, eps, y);
     }
 }
 
@@ -69,11 +93,11 @@ fn scale(x: &[f32], eps: f32) -> f32 {
     let mut whole = x.chunks_exact(LANES);
     for x in &mut whole {
         for (sum, x) in sums.iter_mut().zip(x) {
-            *sum += x * x;
+            *sum = x.mul_add(*x, *sum);
         }
     }
     for (sum, x) in sums.iter_mut().zip(whole.remainder()) {
-        *sum += x * x;
+        *sum = x.mul_add(*x, *sum);
     }
     let mean = f64::from(sum16(std::array::from_fn(|i| sums[i] + sums[i + 16]))) / x.len() as f64;
     (1.0 / (mean + f64::from(eps)).sqrt()) as f32

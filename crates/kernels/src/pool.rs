@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// between the jobs of one decode step, short enough that an idle server uses no processor.
 const WATCH: Duration = Duration::from_micros(40);
 
+/// Values that one thread passes over in about the time that it takes to hand out a job.
+const ALONE: usize = 16 * 1024;
+
 /// Spins between two looks at the clock.
 const SPINS: u32 = 32;
 
@@ -113,6 +116,37 @@ impl Pool {
                 let range = i * chunk..((i + 1) * chunk).min(len);
                 // SAFETY: `share` gives each chunk to one worker, which visits it once.
                 f(i, unsafe { data.part(range) }, scratch);
+            }
+        });
+    }
+
+    /// Calls `f(rows, parts)` so that every row belongs to exactly one call, which gets that part of
+    /// each matrix in `data`; a few thousand values are one call on the caller.
+    ///
+    /// Each of `data` is `[rows, width]`, given with its width.
+    ///
+    /// # Panics
+    /// If the matrices are not made of whole rows, equally many each.
+    pub fn for_each_rows<const N: usize>(
+        &self,
+        data: [(&mut [f32], usize); N],
+        f: impl Fn(Range<usize>, [&mut [f32]; N]) + Sync,
+    ) {
+        let rows = data.first().map_or(0, |(matrix, width)| matrix.len() / width);
+        let whole = data.iter().all(|(matrix, width)| matrix.len() == rows * width);
+        assert!(whole, "all matrices have {rows} rows");
+        if data.iter().map(|(matrix, _)| matrix.len()).sum::<usize>() < ALONE {
+            return f(0..rows, data.map(|(matrix, _)| matrix));
+        }
+        let data = data.map(|(matrix, width)| (Lent::new(matrix), width));
+        self.run(|worker| {
+            let mine = share(rows, worker, self.threads());
+            if !mine.is_empty() {
+                let parts = data.each_ref().map(|(matrix, width)| {
+                    // SAFETY: `share` gives each row to one worker, which asks for it once.
+                    unsafe { matrix.part(mine.start * width..mine.end * width) }
+                });
+                f(mine, parts);
             }
         });
     }

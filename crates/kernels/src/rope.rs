@@ -174,7 +174,7 @@ fn halves(angles: &[f32], head: &mut [f32]) {
     let (cosines, sines) = angles.split_at(angles.len() / 2);
     let (re, im) = head.split_at_mut(angles.len() / 2);
     for (((re, im), cos), sin) in re.iter_mut().zip(im).zip(cosines).zip(sines) {
-        (*re, *im) = (*re * cos - *im * sin, *re * sin + *im * cos);
+        (*re, *im) = turned(*re, *im, *cos, *sin);
     }
 }
 
@@ -184,6 +184,13 @@ fn neighbours(angles: &[f32], head: &mut [f32]) {
     let (cosines, sines) = angles.split_at(angles.len() / 2);
     for ((pair, cos), sin) in head.chunks_exact_mut(2).zip(cosines).zip(sines) {
         let (re, im) = (pair[0], pair[1]);
-        (pair[0], pair[1]) = (re * cos - im * sin, re * sin + im * cos);
+        (pair[0], pair[1]) = turned(re, im, *cos, *sin);
     }
+}
+
+/// Returns (`re` + i · `im`) · (`cos` + i · `sin`); the second product of each part is rounded by itself.
+#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
+#[inline(always)]
+fn turned(re: f32, im: f32, cos: f32, sin: f32) -> (f32, f32) {
+    (re.mul_add(cos, -(im * sin)), re.mul_add(sin, im * cos))
 }

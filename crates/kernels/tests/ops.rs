@@ -4,10 +4,11 @@
 
 use half::f16;
 use proptest::prelude::*;
+use toko_kernels::blocks::{BLOCK, block_maxima, block_powers};
 use toko_kernels::convert::to_f16;
 use toko_kernels::exp::exp;
 use toko_kernels::isa::Tier;
-use toko_kernels::norm::{rms_norm, rms_norm_in_place};
+use toko_kernels::norm::{add_rms_norm, rms_norm, rms_norm_in_place};
 use toko_kernels::softmax::softmax;
 use toko_kernels::swiglu::{add_in_place, swiglu_in_place};
 
@@ -61,6 +62,23 @@ proptest! {
     }
 
     #[test]
+    fn a_norm_of_sums_is_the_addition_and_then_the_norm(
+        rows in 1_usize..4,
+        (weight, x, y) in (1_usize..300).prop_flat_map(|w| (values(w), values(3 * w), values(3 * w))),
+    ) {
+        let (x, y) = (&x[..rows * weight.len()], &y[..rows * weight.len()]);
+        let sums: Vec<f32> = x.iter().zip(y).map(|(x, y)| x + y).collect();
+        let mut normed = vec![0.0; x.len()];
+        rms_norm(Tier::Reference, &sums, &weight, 1e-5, &mut normed);
+        let ours = on_all_tiers(|tier| {
+            let (mut x, mut y) = (x.to_vec(), y.to_vec());
+            add_rms_norm(tier, &mut x, &mut y, &weight, 1e-5);
+            [x, y].concat()
+        });
+        assert_same_bits(Tier::Reference, &ours, &[sums, normed].concat());
+    }
+
+    #[test]
     fn softmax_is_within_a_millionth_of_its_definition(
         scores in prop::collection::vec(
             prop_oneof![8 => -30.0_f32..30.0, 1 => Just(f32::NEG_INFINITY)], 1..200),
@@ -96,6 +114,53 @@ proptest! {
             // Below −88 exp(−gate) is infinite in f32 and the result 0 instead of up to 1e-36.
             let expected = gate / (1.0 + (-gate).exp()) * f64::from(up);
             prop_assert!((f64::from(ours) - expected).abs() <= 1e-6 * expected.abs() + 1e-35);
+        }
+    }
+
+    #[test]
+    fn the_maxima_of_blocks_are_their_largest_values(
+        x in prop::collection::vec(
+            prop_oneof![20 => -9.0_f32..9.0, 2 => Just(f32::NEG_INFINITY)], 0..700),
+    ) {
+        let ours = on_all_tiers(|tier| {
+            let mut out = vec![0.0; x.len().div_ceil(BLOCK)];
+            block_maxima(tier, &x, &mut out);
+            out
+        });
+        let largest = |block: &[f32]| block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        prop_assert_eq!(ours, x.chunks(BLOCK).map(largest).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_block_with_an_improper_value_has_no_maximum(
+        (mut x, place) in (1_usize..400).prop_flat_map(|n| (values(n), 0..n)),
+        improper in prop::sample::select(vec![f32::NAN, -f32::NAN, f32::INFINITY]),
+    ) {
+        x[place] = improper;
+        let ours = on_all_tiers(|tier| {
+            let mut out = vec![0.0; x.len().div_ceil(BLOCK)];
+            block_maxima(tier, &x, &mut out);
+            out
+        });
+        for (block, maximum) in ours.into_iter().enumerate() {
+            prop_assert_eq!(maximum.is_nan(), block == place / BLOCK);
+        }
+    }
+
+    #[test]
+    fn the_sums_of_powers_are_within_a_millionth_of_their_definition(
+        x in prop::collection::vec(-9.0_f32..9.0, 0..700),
+        divisor in 0.3_f32..3.0,
+    ) {
+        let ours = on_all_tiers(|tier| {
+            let mut out = vec![0.0; x.len().div_ceil(BLOCK)];
+            block_powers(tier, &x, 9.0, divisor, &mut out);
+            out
+        });
+        for (ours, block) in ours.into_iter().zip(x.chunks(BLOCK)) {
+            let power = |x: &f32| ((f64::from(*x) - 9.0) / f64::from(divisor)).exp();
+            // The quotient is rounded to f32: at 60, by up to 2e-6.
+            assert_close(ours, block.iter().map(power).sum(), 5e-6);
         }
     }
 

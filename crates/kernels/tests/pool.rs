@@ -28,6 +28,30 @@ proptest! {
     }
 
     #[test]
+    fn every_row_of_every_matrix_belongs_to_one_call(
+        rows in prop_oneof![0_usize..40, 400_usize..600],
+        widths in prop::array::uniform2(1_usize..70),
+        threads in 1_usize..6,
+    ) {
+        let [mut a, mut b] = widths.map(|width| vec![0.0_f32; rows * width]);
+        let data = [(&mut a[..], widths[0]), (&mut b[..], widths[1])];
+        Pool::new(threads).for_each_rows(data, |rows, parts| {
+            for (which, part) in parts.into_iter().enumerate() {
+                assert_eq!(part.len(), rows.len() * widths[which]);
+                for (i, old) in part.iter_mut().enumerate() {
+                    *old += number(which, 0, rows.start + i / widths[which]);
+                }
+            }
+        });
+        for (which, out) in [a, b].into_iter().enumerate() {
+            for (i, value) in out.into_iter().enumerate() {
+                let expected = number(which, 0, i / widths[which]);
+                prop_assert_eq!(value.to_bits(), expected.to_bits());
+            }
+        }
+    }
+
+    #[test]
     fn every_column_of_every_matrix_is_written_once(
         widths in prop::array::uniform3(0_usize..70),
         tokens in 1_usize..4,
@@ -70,6 +94,14 @@ fn columns_are_shared_out_evenly_over_all_matrices() {
     let mut lent = lent.into_inner().unwrap();
     lent.sort_by_key(|(which, columns)| (*which, columns.start));
     assert_eq!(lent, [(0, 0..8), (1, 0..12), (1, 12..32)]);
+}
+
+#[test]
+fn a_few_rows_stay_on_the_caller() {
+    let caller = thread::current().id();
+    Pool::new(4).for_each_rows([(&mut [0.0; 4096], 1024)], |rows, _| {
+        assert_eq!((rows, thread::current().id()), (0..4, caller));
+    });
 }
 
 #[test]

@@ -6,13 +6,12 @@
 use toko_gguf::Gguf;
 use toko_kernels::isa::Tier;
 use toko_kernels::matmul::{Input, matmul};
-use toko_kernels::norm::rms_norm;
+use toko_kernels::norm::{add_rms_norm, rms_norm};
 use toko_kernels::pool::Pool;
 use toko_kernels::quantized::Quantized;
 use toko_kernels::rope::Rope;
 use toko_kernels::swiglu::{add_in_place, swiglu_in_place};
 
-use crate::scratch::Place;
 use crate::weights::{Layer, Matrix, Tensors, copied_bytes};
 use crate::{Config, Error, KvCache, PageTable, Scratch};
 
@@ -58,13 +57,6 @@ pub struct Slot<'a> {
     pub pages: &'a PageTable,
     /// The rows wanted.
     pub rows: Rows,
-}
-
-/// Which block's result goes back into the residual stream.
-#[derive(Debug, Clone, Copy)]
-enum Source {
-    Attention,
-    FeedForward,
 }
 
 impl Slot<'_> {
@@ -141,75 +133,84 @@ impl Model {
     /// Leaves the residual stream of all tokens in `scratch`.
     fn run_layers(&self, slots: &[Slot<'_>], kv: &mut KvCache, scratch: &mut Scratch) {
         self.embed(slots, scratch);
-        for (index, layer) in self.tensors.layers.iter().enumerate() {
-            self.norm(&layer.attention_norm, scratch);
+        let layers = &self.tensors.layers;
+        for (index, layer) in layers.iter().enumerate() {
             self.attend_layer(index, slots, kv, scratch);
-            self.add_product(&layer.output, Source::Attention, scratch);
-            self.norm(&layer.feed_forward_norm, scratch);
+            self.output(layer, scratch);
+            self.add_and_norm(Some(&layer.feed_forward_norm), scratch);
             self.feed_forward(layer, scratch);
-            self.add_product(&layer.down, Source::FeedForward, scratch);
+            // The last norm is for the rows only that are asked for.
+            let next = layers.get(index + 1).map(|next| next.attention_norm.as_slice());
+            self.add_and_norm(next, scratch);
         }
     }
 
+    /// Fills the residual stream with the tokens' embeddings, norms them for the first layer, and
+    /// computes the angles of their positions.
     fn embed(&self, slots: &[Slot<'_>], scratch: &mut Scratch) {
         let (config, embedding) = (&self.config, self.tensors.embedding.weights());
-        let tokens: usize = slots.iter().map(|slot| slot.tokens.len()).sum();
-        assert!(
-            tokens <= scratch.max_tokens,
-            "{tokens} tokens in one pass of {}",
-            scratch.max_tokens
-        );
-        scratch.places.clear();
-        let residual = scratch.residual.chunks_exact_mut(config.hidden);
-        let angles = scratch.angles.chunks_exact_mut(config.rope.rotary_dims);
-        let places = slots.iter().enumerate().flat_map(|(index, slot)| {
-            slot.tokens
-                .iter()
-                .zip(slot.start..)
-                .map(move |(&token, position)| (token, Place { slot: index, position }))
+        scratch.place(slots);
+        let tokens = scratch.places.len();
+        let (hidden, rotary) = (config.hidden, config.rope.rotary_dims);
+        let places = &scratch.places;
+        let norm = self.tensors.layers.first().map(|layer| layer.attention_norm.as_slice());
+        let data = [
+            (&mut scratch.residual[..tokens * hidden], hidden),
+            (&mut scratch.normed[..tokens * hidden], hidden),
+            (&mut scratch.angles[..tokens * rotary], rotary),
+        ];
+        self.pool.for_each_rows(data, |rows, [residual, normed, angles]| {
+            let residuals = residual.chunks_exact_mut(hidden);
+            let angles = angles.chunks_exact_mut(rotary);
+            for ((place, residual), angles) in places[rows].iter().zip(residuals).zip(angles) {
+                let slot = &slots[place.slot];
+                let token = slot.tokens[place.position - slot.start];
+                embedding.dequantize_row(token as usize, residual);
+                let position = u32::try_from(place.position).expect("contexts fit u32");
+                self.rope.angles(position, angles);
+            }
+            if let Some(norm) = norm {
+                rms_norm(self.tier, residual, norm, config.norm_epsilon, normed);
+            }
         });
-        for (((token, place), residual), angles) in places.zip(residual).zip(angles) {
-            assert!(
-                place.position < scratch.max_positions,
-                "position {} of {}",
-                place.position,
-                scratch.max_positions
-            );
-            embedding.dequantize_row(token as usize, residual);
-            self.rope.angles(u32::try_from(place.position).expect("contexts fit u32"), angles);
-            scratch.places.push(place);
-        }
     }
 
-    fn norm(&self, weight: &[f32], scratch: &mut Scratch) {
-        let length = scratch.places.len() * self.config.hidden;
-        let (residual, normed) = (&scratch.residual[..length], &mut scratch.normed[..length]);
-        rms_norm(self.tier, residual, weight, self.config.norm_epsilon, normed);
+    /// update = output matrix · attention
+    fn output(&self, layer: &Layer, scratch: &mut Scratch) {
+        let tokens = scratch.places.len();
+        let update = &mut scratch.normed[..tokens * layer.output.rows()];
+        let mixed = &scratch.mixed[..tokens * layer.output.cols()];
+        self.product([&layer.output], mixed, &mut scratch.quantized, [update]);
     }
 
-    /// gate = silu(gate · normed) × (up · normed)
+    /// residual += update, and what comes after gets it normed.
+    fn add_and_norm(&self, weight: Option<&[f32]>, scratch: &mut Scratch) {
+        let hidden = self.config.hidden;
+        let length = scratch.places.len() * hidden;
+        let data =
+            [(&mut scratch.residual[..length], hidden), (&mut scratch.normed[..length], hidden)];
+        self.pool.for_each_rows(data, |_, [residual, update]| match weight {
+            Some(weight) => {
+                let epsilon = self.config.norm_epsilon;
+                add_rms_norm(self.tier, residual, update, weight, epsilon);
+            }
+            None => add_in_place(self.tier, residual, update),
+        });
+    }
+
+    /// update = down matrix · (silu(gate · normed) × (up · normed))
     fn feed_forward(&self, layer: &Layer, scratch: &mut Scratch) {
         let tokens = scratch.places.len();
         let length = tokens * self.config.feed_forward;
-        let (gate, up) = (&mut scratch.gate[..length], &mut scratch.up[..length]);
-        let normed = &scratch.normed[..tokens * self.config.hidden];
+        let (gate, up) = (&mut scratch.query[..length], &mut scratch.mixed[..length]);
+        let normed = &mut scratch.normed[..tokens * self.config.hidden];
         let out = [&mut *gate, &mut *up];
         self.product([&layer.gate, &layer.up], normed, &mut scratch.quantized, out);
-        swiglu_in_place(self.tier, gate, up);
-    }
-
-    /// residual += matrix · input
-    fn add_product(&self, matrix: &Matrix, from: Source, scratch: &mut Scratch) {
-        let tokens = scratch.places.len();
-        let input = match from {
-            Source::Attention => &scratch.mixed,
-            Source::FeedForward => &scratch.gate,
-        };
-        let length = tokens * matrix.rows();
-        let update = &mut scratch.update[..length];
-        let input = &input[..tokens * matrix.cols()];
-        self.product([matrix], input, &mut scratch.quantized, [&mut *update]);
-        add_in_place(self.tier, &mut scratch.residual[..length], update);
+        let width = self.config.feed_forward;
+        self.pool.for_each_rows([(&mut *gate, width), (up, width)], |_, [gate, up]| {
+            swiglu_in_place(self.tier, gate, up);
+        });
+        self.product([&layer.down], gate, &mut scratch.quantized, [normed]);
     }
 
     /// Multiplies matrices of one width with the rows of `values` in one job.
@@ -241,8 +242,13 @@ impl Model {
             scratch.residual.copy_within(from..from + config.hidden, rows * config.hidden);
             rows += 1;
         }
-        scratch.places.truncate(rows);
-        self.norm(&self.tensors.output_norm, scratch);
+        let length = rows * config.hidden;
+        let residual = &mut scratch.residual[..length];
+        let data = [(residual, config.hidden), (&mut scratch.normed[..length], config.hidden)];
+        self.pool.for_each_rows(data, |_, [residual, normed]| {
+            let weight = &self.tensors.output_norm;
+            rms_norm(self.tier, residual, weight, config.norm_epsilon, normed);
+        });
         rows
     }
 

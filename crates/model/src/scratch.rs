@@ -2,7 +2,7 @@
 
 use toko_kernels::quantized::Quantized;
 
-use crate::Config;
+use crate::{Config, Slot};
 
 /// Everything that a forward pass writes besides the KV cache.
 pub struct Scratch {
@@ -14,17 +14,14 @@ pub struct Scratch {
     pub(crate) max_positions: usize,
     /// The residual stream, `[tokens, hidden]`.
     pub(crate) residual: Vec<f32>,
-    /// Normed input of a block, `[tokens, hidden]`.
+    /// Normed input of a block, then what the block adds to the residual stream, `[tokens, hidden]`.
     pub(crate) normed: Vec<f32>,
-    /// What a block adds to the residual stream, `[tokens, hidden]`.
-    pub(crate) update: Vec<f32>,
+    /// Queries, `[tokens, heads, head_dim]`; after the attention the gates, `[tokens, feed_forward]`.
     pub(crate) query: Vec<f32>,
     pub(crate) key: Vec<f32>,
     pub(crate) value: Vec<f32>,
-    /// Attention output, `[tokens, heads, head_dim]`.
+    /// Attention output, `[tokens, heads, head_dim]`; after it what is gated, `[tokens, feed_forward]`.
     pub(crate) mixed: Vec<f32>,
-    pub(crate) gate: Vec<f32>,
-    pub(crate) up: Vec<f32>,
     pub(crate) quantized: Quantized,
     /// Cosines and sines, `[tokens, rotary_dims]`.
     pub(crate) angles: Vec<f32>,
@@ -61,13 +58,10 @@ impl Scratch {
             max_positions,
             residual: floats(config.hidden),
             normed: floats(config.hidden),
-            update: floats(config.hidden),
-            query: floats(config.query_length()),
+            query: floats(shared_length(config)),
             key: floats(config.kv_length()),
             value: floats(config.kv_length()),
-            mixed: floats(config.query_length()),
-            gate: floats(config.feed_forward),
-            up: floats(config.feed_forward),
+            mixed: floats(shared_length(config)),
             quantized: Quantized::new(max_tokens, widest(config)),
             angles: floats(config.rope.rotary_dims),
             scores: (0..threads).map(|_| vec![0.0; config.group() * max_positions]).collect(),
@@ -80,10 +74,9 @@ impl Scratch {
     ///
     /// Logits and scores are not among them.
     pub fn token_bytes(config: &Config, max_tokens: u64) -> u64 {
-        let floats = 3 * config.hidden
-            + 2 * config.query_length()
+        let floats = 2 * config.hidden
+            + 2 * shared_length(config)
             + 2 * config.kv_length()
-            + 2 * config.feed_forward
             + config.rope.rotary_dims;
         let each = floats * size_of::<f32>() + size_of::<Place>();
         let quantized = Quantized::bytes(max_tokens, widest(config) as u64);
@@ -101,11 +94,31 @@ impl Scratch {
         max_positions.saturating_mul((config.group() * size_of::<f32>()) as u64)
     }
 
+    /// Takes in what a pass is to compute.
+    ///
+    /// # Panics
+    /// If there are more tokens or positions than there is room for.
+    pub(crate) fn place(&mut self, slots: &[Slot<'_>]) {
+        let tokens: usize = slots.iter().map(|slot| slot.tokens.len()).sum();
+        assert!(tokens <= self.max_tokens, "{tokens} tokens in one pass of {}", self.max_tokens);
+        self.places.clear();
+        for (slot, &Slot { tokens, start, .. }) in slots.iter().enumerate() {
+            let end = start + tokens.len();
+            assert!(end <= self.max_positions, "{end} positions of {}", self.max_positions);
+            self.places.extend((start..end).map(|position| Place { slot, position }));
+        }
+    }
+
     /// Makes room for passes that ask for up to `max_rows` rows of logits; there is never less than before.
     pub fn reserve_rows(&mut self, config: &Config, max_rows: usize) {
         self.max_rows = self.max_rows.max(max_rows);
         self.logits.resize(self.max_rows * config.vocabulary, 0.0);
     }
+}
+
+/// The length of a row that the attention and the feed-forward block use in turn.
+fn shared_length(config: &Config) -> usize {
+    config.query_length().max(config.feed_forward)
 }
 
 /// The longest row that is multiplied with a matrix.
