@@ -58,6 +58,11 @@ impl Tier {
         Self::available().pop().unwrap_or(Self::Reference)
     }
 
+    /// Returns the tier of this machine that has a name, as [`Self::name`] spells it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|tier| tier.name() == name)
+    }
+
     /// Returns the lower-case name: `reference`, `avx2`, `avx512` or `neon`.
     pub fn name(self) -> &'static str {
         match self {
