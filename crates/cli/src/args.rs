@@ -12,6 +12,8 @@ use clap::{
 };
 
 use toko_admission::units::Bytes;
+use toko_engine::KvType;
+use toko_kernels::isa::Tier;
 
 use policy::PolicyArgs;
 
@@ -152,17 +154,35 @@ pub(crate) struct LoadArgs {
     /// Tokens of context [default: the model's own, at most 4096]
     #[arg(long, env = "TOKO_CTX", value_name = "TOKENS", value_parser = number::whole(1..=usize::MAX))]
     pub(crate) ctx: Option<usize>,
-    /// Compute threads [default: the cores that this process may use]
-    #[arg(long, short, env = "TOKO_THREADS", value_name = "N", value_parser = number::whole(config::THREADS))]
-    pub(crate) threads: Option<usize>,
-    /// Element type of the KV cache
-    #[arg(long, env = "TOKO_KV_TYPE", value_name = "TYPE", default_value = config::KV_TYPE)]
-    pub(crate) kv_type: KvTypeName,
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     /// Load the model although it has no room; it is charged all the same
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// How a model is computed.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ComputeArgs {
+    /// Compute threads [default: the cores that this process may use]
+    #[arg(long, short, env = "TOKO_THREADS", value_name = "N", value_parser = number::whole(config::THREADS))]
+    pub(crate) threads: Option<usize>,
+    #[command(flatten)]
+    pub(crate) kernel: KernelArgs,
+    /// Element type of the KV cache
+    #[arg(long, env = "TOKO_KV_TYPE", value_name = "TYPE", default_value = config::KV_TYPE)]
+    pub(crate) kv_type: KvTypeName,
+}
+
+/// Which instruction set computes.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct KernelArgs {
+    /// Instruction set of the kernels, such as reference or avx2; answers are the same with each [default: the
+    /// fastest that this machine has]
+    #[arg(long = "kernel", env = "TOKO_KERNEL", value_name = "NAME", value_parser = tier)]
+    pub(crate) tier: Option<Tier>,
 }
 
 /// How much memory there is for models.
@@ -183,6 +203,16 @@ pub(crate) enum KvTypeName {
     /// 8-bit integers, 32 to a scale: about half of f16's memory
     #[value(name = "q8_0")]
     Q8_0,
+}
+
+impl From<KvTypeName> for KvType {
+    fn from(name: KvTypeName) -> Self {
+        match name {
+            KvTypeName::F16 => Self::F16,
+            KvTypeName::F32 => Self::F32,
+            KvTypeName::Q8_0 => Self::Q8_0,
+        }
+    }
 }
 
 /// How an answer is generated. `/set` in the chat takes the same names.
@@ -339,6 +369,8 @@ pub(crate) struct PsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
+    pub(crate) kernel: KernelArgs,
+    #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     /// Print one JSON document
     #[arg(long, env = "TOKO_JSON", value_parser = BoolishValueParser::new())]
@@ -379,6 +411,14 @@ pub(crate) struct TokenizeArgs {
     /// Let special tokens written in the text count as such
     #[arg(long, env = "TOKO_SPECIAL", value_parser = BoolishValueParser::new())]
     pub(crate) special: bool,
+}
+
+/// Reads the name of an instruction set that this machine has.
+fn tier(name: &str) -> Result<Tier, String> {
+    Tier::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
+        format!("this machine has {}", names.join(", "))
+    })
 }
 
 /// Reads a command line, the program's name first.

@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options {
         context_tokens: Some(context_tokens.parse()?),
         threads: None,
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(replicas.parse()?),
         queue_limit: 64,

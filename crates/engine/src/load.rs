@@ -38,6 +38,8 @@ pub struct Options {
     pub context_tokens: Option<usize>,
     /// Compute threads; `None` takes what this process may use.
     pub threads: Option<usize>,
+    /// Instruction set of the kernels; `None` takes the fastest that this machine has.
+    pub tier: Option<Tier>,
     /// Element type of the KV cache.
     pub kv_type: toko_model::KvType,
     /// Replicas, which are requests that may run at once; `None` takes [`crate::default_pool_size`].
@@ -235,7 +237,7 @@ impl Engine {
 impl Made {
     fn of(file: &Gguf, options: &Options) -> Result<Self, Error> {
         let threads = options.threads.unwrap_or_else(default_threads).max(1);
-        let tier = Tier::detect();
+        let tier = options.tier.unwrap_or_else(Tier::detect);
         let model = Arc::new(Model::bind(file, tier, threads)?);
         options.kv_type.check(model.config())?;
         let tokenizer = Arc::new(vocabulary::tokenizer(file)?);

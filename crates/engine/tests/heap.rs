@@ -25,6 +25,7 @@ const CONTEXT_TOKENS: usize = 192;
 const OPTIONS: Options = Options {
     context_tokens: Some(CONTEXT_TOKENS),
     threads: Some(2),
+    tier: None,
     kv_type: KvType::F16,
     replicas: Some(2),
     queue_limit: 0,

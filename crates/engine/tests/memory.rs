@@ -23,6 +23,7 @@ fn load(path: &std::path::Path) -> Result<Engine, Error> {
     let options = Options {
         context_tokens: Some(512),
         threads: Some(2),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(2),
         queue_limit: 0,

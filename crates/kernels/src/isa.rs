@@ -71,6 +71,11 @@ impl Tier {
         Self::available().pop().unwrap_or(Self::Reference)
     }
 
+    /// Returns the tier of this machine that has a name, as [`Self::name`] spells it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|tier| tier.name() == name)
+    }
+
     /// Returns the proof of AVX-512 that the tier has.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn avx512(self) -> Option<Avx512> {

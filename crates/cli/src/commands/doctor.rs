@@ -89,7 +89,7 @@ struct Leases {
 /// Prints what was found.
 pub(crate) fn doctor(args: &DoctorArgs, output: Output) -> anyhow::Result<()> {
     let steward = memory::look_on("doctor", args.memory.limit);
-    let report = Report::of(&steward);
+    let report = Report::of(&steward, args.kernel.tier.unwrap_or_else(Tier::detect));
     if args.json {
         print_json(&report)?;
     } else {
@@ -102,7 +102,7 @@ pub(crate) fn doctor(args: &DoctorArgs, output: Output) -> anyhow::Result<()> {
 }
 
 impl Report {
-    fn of(steward: &Steward) -> Self {
+    fn of(steward: &Steward, tier: Tier) -> Self {
         let settings = steward.settings();
         let mut findings = Vec::new();
         // Before the survey, which makes the folder of leases private again.
@@ -124,7 +124,7 @@ impl Report {
         if memory.ceiling_bytes == Bytes::ZERO {
             findings.push(format!("{} leaves nothing for models", memory.ceiling_by));
         }
-        let cpu = Cpu { tier: Tier::detect().name(), threads: default_threads() };
+        let cpu = Cpu { tier: tier.name(), threads: default_threads() };
         let past = steward.past();
         findings.extend(past.warnings.iter().cloned());
         findings.extend(past.held.iter().map(|model| {

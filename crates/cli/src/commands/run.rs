@@ -2,12 +2,10 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use toko_engine::{
-    Chat, FinishReason, KvType, Message, Options, Params, Prompt, Sampling, Summary,
-};
+use toko_engine::{Chat, FinishReason, Message, Options, Params, Prompt, Sampling, Summary};
 
 use crate::{
-    args::{GenerationArgs, KvTypeName, LoadArgs, RunArgs},
+    args::{GenerationArgs, LoadArgs, RunArgs},
     commands::{chat, stdin},
     config,
     failure::Failure,
@@ -55,15 +53,11 @@ pub(crate) fn door(command: &str, load: &LoadArgs) -> Door {
 
 /// Turns loading flags into the engine's options.
 pub(crate) fn engine_options(load: &LoadArgs, replicas: Option<usize>) -> Options {
-    let kv_type = match load.kv_type {
-        KvTypeName::F16 => KvType::F16,
-        KvTypeName::F32 => KvType::F32,
-        KvTypeName::Q8_0 => KvType::Q8_0,
-    };
     Options {
         context_tokens: load.ctx,
-        threads: load.threads,
-        kv_type,
+        threads: load.compute.threads,
+        tier: load.compute.kernel.tier,
+        kv_type: load.compute.kv_type.into(),
         replicas,
         // Whoever asks in the foreground asks one thing after the other.
         queue_limit: usize::MAX,

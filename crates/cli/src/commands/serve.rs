@@ -76,11 +76,13 @@ async fn listen_and_answer(
     };
     let info = first.info();
     note(&format!(
-        "serving {} as {}, {} tokens of context, {} at once",
+        "serving {} as {}, {} tokens of context, {} at once, {} threads, {}",
         info.name,
         sources[0].short_name(),
         info.context_tokens,
-        info.replicas
+        info.replicas,
+        info.threads,
+        info.tier
     ));
     note(&format!("listening on http://{address}"));
     let state = state(args, sources, first, keys, door);

@@ -57,6 +57,7 @@ fn try_to_load(file: &Gguf) -> Result<(), EngineError> {
     let options = Options {
         context_tokens: Some(1),
         threads: Some(1),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(1),
         seed: 0,

@@ -4,6 +4,7 @@
 mod command;
 mod help;
 mod hostile;
+mod kernel;
 mod memory;
 mod policy;
 mod run;

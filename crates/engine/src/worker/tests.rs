@@ -201,6 +201,7 @@ fn p13_a_pool_of_one_says_what_the_bare_model_says_random_state_included() {
     let options = crate::Options {
         context_tokens: None,
         threads: Some(2),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(1),
         queue_limit: 0,

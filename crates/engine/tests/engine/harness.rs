@@ -29,6 +29,7 @@ pub(crate) const GREEDY: Sampling = Sampling {
 pub(crate) const OPTIONS: Options = Options {
     context_tokens: None,
     threads: Some(2),
+    tier: None,
     kv_type: KvType::F16,
     replicas: Some(8),
     queue_limit: usize::MAX,

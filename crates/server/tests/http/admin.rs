@@ -119,6 +119,7 @@ async fn one_replica() -> (Engine, Server) {
     let options = Options {
         context_tokens: None,
         threads: Some(1),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(1),
         queue_limit: 8,

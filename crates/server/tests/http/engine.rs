@@ -16,6 +16,7 @@ pub(crate) async fn serve_embedded() -> Server {
     let options = Options {
         context_tokens: None,
         threads: Some(1),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(4),
         seed: 0,

@@ -42,6 +42,7 @@ async fn tokens_and_times_of_known_answers_are_counted_exactly() {
         prefix_cache_tokens: None,
         context_tokens: None,
         threads: Some(1),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(1),
         seed: 0,

@@ -85,6 +85,7 @@ async fn one_place(queue_limit: usize, queue_timeout: Duration) -> (Engine, Serv
         prefix_cache_tokens: None,
         context_tokens: None,
         threads: Some(1),
+        tier: None,
         kv_type: KvType::F16,
         replicas: Some(1),
         seed: 0,

@@ -249,6 +249,7 @@ fn own(
         let options = Options {
             context_tokens,
             threads: None,
+            tier: None,
             kv_type,
             replicas: Some(usize::try_from(args.replicas).unwrap_or(usize::MAX)),
             queue_limit: 0,
