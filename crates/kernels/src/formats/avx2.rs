@@ -1,78 +1,84 @@
-//! The AVX2 tier: a unit of 32 codes is two vectors, its 16 pair sums are two `vpmaddwd`.
+//! The AVX2 tiers: 16-bit codes times the 16-bit codes of activations, sixteen at a time.
 //!
-//! Invariant: the lanes of the accumulators are those of the reference, operation by operation; the
-//! first vector has the lanes of a unit's lower half. Formats supply [`Unpack`]; the order of
-//! operations is here only.
+//! Formats supply [`Unpack`], the instruction that multiplies is [`Multiply`]'s; [`dot`] multiplies
+//! four rows with one or two tokens, as decoding does, [`panel`] many rows with many tokens.
+//! Invariant: all give the reference's bits, since a chunk's sum is exact in any order and the few
+//! float operations are the reference's own.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
+mod dot;
+mod lanes;
+mod panel;
+
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtsi64_si128,
-    _mm_cvtss_f32, _mm_loadu_si128, _mm_movehdup_ps, _mm_movehl_ps, _mm_prefetch, _mm_set1_epi16,
-    _mm_unpacklo_epi16, _mm256_add_epi32, _mm256_add_ps, _mm256_castps256_ps128,
-    _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_extractf128_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_storeu_ps, _mm256_sub_ps,
+    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_cvtph_ps, _mm_cvtsi64_si128, _mm_loadu_si128,
+    _mm_prefetch, _mm_set1_epi16, _mm_srli_si128, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_cmpeq_epi16, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtph_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_ps,
+    _mm256_set1_epi16, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_zextps128_ps256,
 };
 
-use super::{
-    Decoded, HALF, Layout, Rows, UNIT, array_at, dispatch, f16_bits, float, q2_k, q3_k, q5_0, q5_1,
-    q5_k, tq1_0,
-};
+use super::{HALF, Layout, array_at, dispatch, f16_bits, float};
 use crate::format::Format;
 use crate::isa::Avx2;
-use crate::kernel::BlockFn;
-use crate::quantized::{GROUP, Group};
+use crate::kernel::{Block, BlockFn, Out};
 
-/// How far ahead of its use a row is fetched.
+pub(super) use lanes::sum16;
+
+/// How far ahead of its use a row that is read alone is fetched.
 const PREFETCH_BYTES: usize = 4096;
+
+/// The most tokens that are multiplied row by row.
+const DOT_TOKENS: usize = 2;
 
 /// Unpacks the steps of a format into vectors; callers have the features of [`Avx2`].
 pub(super) trait Unpack: Layout {
-    /// What units are unpacked from: the step itself, or the decoded step.
-    type View;
+    /// Returns the 16 codes of the lower (0) or upper (1) half of a unit.
+    unsafe fn codes(step: &Self::Step, unit: usize, half: usize) -> __m256i;
 
-    /// Decodes a step to `room` if the view is to be the decoded step.
-    unsafe fn prepare(_step: &Self::Step, _room: &mut Decoded) {}
+    /// Returns the scales of the step's chunks, then anything.
+    unsafe fn scales(step: &Self::Step) -> [__m256; 2];
 
-    /// Returns the view of a prepared step.
-    fn view<'a>(step: &'a Self::Step, room: &'a Decoded) -> &'a Self::View;
-
-    /// Returns the scales of the step's half units; a step of 128 has eight.
-    unsafe fn scales(view: &Self::View) -> [__m256; 2];
-
-    /// Returns the minima of the step's half units; a step of 128 has eight.
-    unsafe fn mins(_view: &Self::View) -> [__m256; 2] {
+    /// Returns the minima of the step's chunks, then anything.
+    unsafe fn mins(_step: &Self::Step) -> [__m256; 2] {
         unreachable!("only formats with minima are asked for them")
     }
+}
 
-    /// Returns the 16 codes of the lower (0) or upper (1) half of a unit.
-    unsafe fn codes(view: &Self::View, unit: usize, half: usize) -> __m256i;
+/// The instruction that multiplies; callers have the features of the token that implements it.
+trait Multiply: Copy {
+    /// Adds to each sum the products of its two codes.
+    unsafe fn add_products(sums: __m256i, codes: __m256i, x: __m256i) -> __m256i;
+}
+
+impl Multiply for Avx2 {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn add_products(sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        _mm256_add_epi32(sums, _mm256_madd_epi16(codes, x))
+    }
 }
 
 /// Returns this tier's code for a format.
 pub(crate) fn block_fn(format: Format) -> BlockFn<Avx2> {
-    dispatch!(
-        format,
-        L => |_, block, out| block.in_tiles(out, super::reference::tile::<L>),
-        E => |_, block, out| block.in_tiles(out, float::tile::<E>)
-    )
+    dispatch!(format, L => block::<L, Avx2>, E => float::avx2::block::<E>)
 }
 
-/// Adds the lanes as a tree, in the order of `lanes::sum16`.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-pub(super) fn sum16(lanes: [__m256; 2]) -> f32 {
-    let sum = _mm256_add_ps(lanes[0], lanes[1]);
-    let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-    let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-    _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
+fn block<U: Unpack, M: Multiply>(_: M, block: &Block<'_>, out: &mut Out<'_, '_>) {
+    if block.tokens <= DOT_TOKENS {
+        // SAFETY: the token proves that the machine has every feature the function enables.
+        unsafe { dot::rows::<U, M>(block, out) }
+    } else {
+        // SAFETY: as above.
+        unsafe { panel::rows::<U, M>(block, out) }
+    }
 }
 
 /// Fetches what lies `PREFETCH_BYTES` beyond `bytes` into the cache; it need not be in any object.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn prefetch(bytes: &[u8]) {
     for line in (0..bytes.len()).step_by(64) {
@@ -81,33 +87,16 @@ pub(super) fn prefetch(bytes: &[u8]) {
     }
 }
 
-/// Reads half the codes of a unit of activations, or decoded ones.
-#[target_feature(enable = "avx2,f16c")]
+/// Reads sixteen words.
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn load_codes(codes: &[i16; UNIT], half: usize) -> __m256i {
-    let codes: &[i16; HALF] = &codes.as_chunks().0[half];
+pub(super) fn load_words(words: &[i16; HALF]) -> __m256i {
     // SAFETY: the array has the 32 bytes that are read.
-    unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) }
-}
-
-/// Writes eight floats.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-fn store_floats(vector: __m256, floats: &mut [f32; 8]) {
-    // SAFETY: the array has room for the eight floats that are written.
-    unsafe { _mm256_storeu_ps(floats.as_mut_ptr(), vector) };
-}
-
-/// Reads eight floats.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-pub(super) fn load_floats(floats: &[f32; 8]) -> __m256 {
-    // SAFETY: the array has the eight floats that are read.
-    unsafe { _mm256_loadu_ps(floats.as_ptr()) }
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
 /// Reads 16 bytes.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn load_16(bytes: &[u8], at: usize) -> __m128i {
     let bytes: &[u8; 16] = array_at(bytes, at);
@@ -115,59 +104,77 @@ pub(super) fn load_16(bytes: &[u8], at: usize) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
+/// Reads 32 bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn load_32(bytes: &[u8], at: usize) -> __m256i {
+    let bytes: &[u8; 32] = array_at(bytes, at);
+    // SAFETY: the array has the 32 bytes that are read.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// Reads eight floats.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn load_floats(floats: &[f32; 8]) -> __m256 {
+    // SAFETY: the array has the eight floats that are read.
+    unsafe { _mm256_loadu_ps(floats.as_ptr()) }
+}
+
 /// Returns the half at `at` in every lane.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn one_scale(step: &[u8], at: usize) -> [__m256; 2] {
     [_mm256_cvtph_ps(_mm_set1_epi16(f16_bits(step, at).cast_signed())); 2]
 }
 
-/// Returns the halves at `at` in each of four blocks of `block` bytes, each in two of eight lanes.
-#[target_feature(enable = "avx2,f16c")]
+/// Returns the halves at `at` in each of four blocks of `block` bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn four_scales(step: &[u8], at: usize, block: usize) -> [__m256; 2] {
     let bits = |i: usize| u64::from(f16_bits(step, at + i * block)) << (16 * i);
     let bits = _mm_cvtsi64_si128((bits(0) | bits(1) | bits(2) | bits(3)).cast_signed());
-    [_mm256_cvtph_ps(_mm_unpacklo_epi16(bits, bits)), _mm256_setzero_ps()]
+    let four = _mm256_zextps128_ps256(_mm_cvtph_ps(bits));
+    [four, _mm256_setzero_ps()]
 }
 
-/// The formats that are decoded by the scalar code first.
-macro_rules! unpack_by_decoding {
-    ($($layout:ty),*) => {$(
-        impl Unpack for $layout {
-            type View = Decoded;
+/// Returns eight bytes, given as a number, times a scale, then anything.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn scaled(bytes: u64, scale: [__m256; 2]) -> [__m256; 2] {
+    let bytes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes.cast_signed()));
+    [_mm256_mul_ps(scale[0], _mm256_cvtepi32_ps(bytes)), scale[1]]
+}
 
-            #[target_feature(enable = "avx2,f16c")]
-            #[inline]
-            unsafe fn prepare(step: &Self::Step, room: &mut Decoded) {
-                Self::decode(step, room);
-            }
+/// Returns sixteen signed bytes times a scale.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn sixteen_scaled(bytes: __m128i, scale: [__m256; 2]) -> [__m256; 2] {
+    let [low, high] = [bytes, _mm_srli_si128::<8>(bytes)]
+        .map(|eight| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight)));
+    [_mm256_mul_ps(scale[0], low), _mm256_mul_ps(scale[1], high)]
+}
 
-            #[inline]
-            fn view<'a>(_: &'a Self::Step, room: &'a Decoded) -> &'a Decoded {
-                room
-            }
+/// Returns 16 where a bit is set, the lowest bit's lane first.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn sixteens(bits: u16) -> __m256i {
+    _mm256_and_si256(clear(!bits), _mm256_set1_epi16(16))
+}
 
-            #[target_feature(enable = "avx2,f16c")]
-            #[inline]
-            unsafe fn scales(view: &Decoded) -> [__m256; 2] {
-                let scales = view.scales.as_chunks().0;
-                [load_floats(&scales[0]), load_floats(&scales[1])]
-            }
-
-            #[target_feature(enable = "avx2,f16c")]
-            #[inline]
-            unsafe fn mins(view: &Decoded) -> [__m256; 2] {
-                let mins = view.mins.as_chunks().0;
-                [load_floats(&mins[0]), load_floats(&mins[1])]
-            }
-
-            #[target_feature(enable = "avx2,f16c")]
-            #[inline]
-            unsafe fn codes(view: &Decoded, unit: usize, half: usize) -> __m256i {
-                load_codes(&view.codes.as_chunks().0[unit], half)
-            }
+/// Returns −1 where a bit is clear, the lowest bit's lane first.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn clear(bits: u16) -> __m256i {
+    const LANES: [i16; 16] = {
+        let mut lanes = [0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            lanes[lane] = (1_u16 << lane).cast_signed();
+            lane += 1;
         }
-    )*};
+        lanes
+    };
+    let bits = _mm256_and_si256(_mm256_set1_epi16(bits.cast_signed()), load_words(&LANES));
+    _mm256_cmpeq_epi16(bits, _mm256_setzero_si256())
 }
-unpack_by_decoding!(tq1_0::Tq1_0, q5_0::Q5_0, q5_1::Q5_1, q2_k::Q2K, q3_k::Q3K, q5_k::Q5K);

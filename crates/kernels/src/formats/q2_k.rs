@@ -4,6 +4,8 @@
 //! Invariant: each 32 code bytes hold 128 weights, byte m having weight 32·n + m in bits 2n, 2n + 1.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{Decoded, Layout, f16_at};

@@ -6,6 +6,8 @@
 //! 8 + h mod 4 at bit 2·(h / 4).
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{Decoded, Layout, f16_at};

@@ -2,6 +2,8 @@
 //! m and, above them, of weight 16 + m; a weight is d · (code − 16).
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{Decoded, Layout, array_at, f16_at, inverse, largest, put_f16, quantize_blocks};

@@ -4,6 +4,8 @@
 use super::q4_1::min_and_scale;
 use super::q5_0::{join, split};
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{Decoded, Layout, array_at, f16_at, inverse, put_f16, quantize_blocks};

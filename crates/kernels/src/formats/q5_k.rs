@@ -4,6 +4,8 @@
 //! Invariant: bit u of fifth-bit byte m belongs to weight 32·u + m; the low codes lie as in `Q4_K`.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{Decoded, Layout, k_scales};

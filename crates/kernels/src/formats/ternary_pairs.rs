@@ -18,10 +18,10 @@ pub(super) struct Tq2_0G128;
 
 /// For each 16-bit lane, the byte that has its weight, and a high half that shuffles read as zero.
 #[cfg(target_arch = "x86_64")]
-const BYTE_OF_WEIGHT: [i16; 32] = {
-    let mut lanes = [i16::MIN; 32];
+const BYTE_OF_WEIGHT: [i16; 16] = {
+    let mut lanes = [i16::MIN; 16];
     let (mut lane, mut byte) = (0, 0);
-    while lane < 32 {
+    while lane < 16 {
         lanes[lane] += byte;
         lane += 1;
         byte += (lane % 4 == 0) as i16;

@@ -5,6 +5,8 @@
 //! weights 32·n + m, the next 16 weights 160 + 16·n + m, the last 4 weights 240 + 4·n + m.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{

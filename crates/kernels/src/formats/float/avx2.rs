@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{
     __m256, _mm256_add_ps, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_loadu_ps, _mm256_mul_ps, _mm256_setzero_ps, _mm256_slli_epi32,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32,
 };
 
 use half::{bf16, f16};
@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use super::{Element, LANES, filled_up};
 use crate::formats::avx2::{load_16, load_floats, prefetch, sum16};
 use crate::isa::Avx2;
-use crate::kernel::{Products, Tile};
+use crate::kernel::{Block, Out, Products, Tile};
 
 /// Reads stored floats into a vector; callers have the features of [`Avx2`].
 pub(in crate::formats) trait Load: Element {
@@ -23,7 +23,7 @@ pub(in crate::formats) trait Load: Element {
 }
 
 impl Load for f32 {
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn load(bytes: &[u8], at: usize) -> __m256 {
         let bytes: &[u8; 32] = crate::formats::array_at(bytes, at * 4);
@@ -33,7 +33,7 @@ impl Load for f32 {
 }
 
 impl Load for f16 {
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn load(bytes: &[u8], at: usize) -> __m256 {
         _mm256_cvtph_ps(load_16(bytes, at * 2))
@@ -41,7 +41,7 @@ impl Load for f16 {
 }
 
 impl Load for bf16 {
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn load(bytes: &[u8], at: usize) -> __m256 {
         let words = _mm256_cvtepu16_epi32(load_16(bytes, at * 2));
@@ -49,14 +49,14 @@ impl Load for bf16 {
     }
 }
 
-/// Computes a tile.
-pub(in crate::formats) fn tile<E: Load>(_: Avx2, tile: &Tile<'_>, products: &mut Products) {
+/// Computes a block.
+pub(in crate::formats) fn block<E: Load>(_: Avx2, block: &Block<'_>, out: &mut Out<'_, '_>) {
     // SAFETY: the token proves that the machine has every feature the function enables.
-    unsafe { cut::<E>(tile, products) }
+    block.in_tiles(out, |tile, products| unsafe { cut::<E>(tile, products) });
 }
 
 /// Cuts a tile into blocks of as many rows and tokens as there are registers for.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn cut<E: Load>(tile: &Tile<'_>, products: &mut Products) {
     match tile.tokens {
         1 => blocks::<E, 2, 1>(tile, products),
@@ -65,7 +65,7 @@ fn cut<E: Load>(tile: &Tile<'_>, products: &mut Products) {
 }
 
 /// Computes a tile in blocks of `R` rows and `B` tokens; what juts out repeats the last row or token.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
     for row in (0..tile.rows).step_by(R) {
         let rows = tile.rows_from(row);
@@ -84,7 +84,7 @@ fn blocks<E: Load, const R: usize, const B: usize>(tile: &Tile<'_>, products: &m
 }
 
 /// Adds all weights of `R` rows times `B` tokens, 32 at a time.
-#[target_feature(enable = "avx2,f16c")]
+#[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 #[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
 fn dots<E: Load, const R: usize, const B: usize>(
@@ -107,8 +107,7 @@ fn dots<E: Load, const R: usize, const B: usize>(
                     let w = unsafe { E::load(weights, part * 8) };
                     for b in 0..B {
                         let x = load_floats(&tokens[b][first..][..LANES].as_chunks().0[part]);
-                        let product = _mm256_mul_ps(w, x);
-                        acc[r][b][part] = _mm256_add_ps(acc[r][b][part], product);
+                        acc[r][b][part] = _mm256_fmadd_ps(w, x, acc[r][b][part]);
                     }
                 }
             }

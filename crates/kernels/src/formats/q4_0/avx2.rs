@@ -10,24 +10,16 @@ use std::arch::x86_64::{
 };
 
 use super::Q4_0;
-use crate::formats::Decoded;
 use crate::formats::avx2::{Unpack, four_scales, load_16};
 
 impl Unpack for Q4_0 {
-    type View = [u8; 72];
-
-    #[inline]
-    fn view<'a>(step: &'a [u8; 72], _: &'a Decoded) -> &'a [u8; 72] {
-        step
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn scales(step: &[u8; 72]) -> [__m256; 2] {
         four_scales(step, 0, 18)
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn codes(step: &[u8; 72], unit: usize, half: usize) -> __m256i {
         let words = _mm256_cvtepu8_epi16(load_16(step, 18 * unit + 2));

@@ -10,31 +10,23 @@ use std::arch::x86_64::{
 };
 
 use super::Q4_1;
-use crate::formats::Decoded;
 use crate::formats::avx2::{Unpack, four_scales, load_16};
 
 impl Unpack for Q4_1 {
-    type View = [u8; 80];
-
-    #[inline]
-    fn view<'a>(step: &'a [u8; 80], _: &'a Decoded) -> &'a [u8; 80] {
-        step
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn scales(step: &[u8; 80]) -> [__m256; 2] {
         four_scales(step, 0, 20)
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn mins(step: &[u8; 80]) -> [__m256; 2] {
         let [mins, zeros] = four_scales(step, 2, 20);
         [_mm256_xor_ps(mins, _mm256_set1_ps(-0.0)), zeros]
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn codes(step: &[u8; 80], unit: usize, half: usize) -> __m256i {
         let words = _mm256_cvtepu8_epi16(load_16(step, 20 * unit + 4));

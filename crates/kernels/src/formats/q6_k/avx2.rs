@@ -5,34 +5,21 @@
 )]
 
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_cvtsi32_si128, _mm_srli_si128, _mm256_and_si256, _mm256_cvtepi8_epi32,
-    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_mul_ps, _mm256_or_si256, _mm256_set1_epi16,
-    _mm256_slli_epi16, _mm256_srl_epi16, _mm256_sub_epi16,
+    __m256, __m256i, _mm_cvtsi32_si128, _mm256_and_si256, _mm256_cvtepu8_epi16, _mm256_or_si256,
+    _mm256_set1_epi16, _mm256_slli_epi16, _mm256_srl_epi16, _mm256_sub_epi16,
 };
 
 use super::Q6K;
-use crate::formats::Decoded;
-use crate::formats::avx2::{Unpack, load_16, one_scale};
+use crate::formats::avx2::{Unpack, load_16, one_scale, sixteen_scaled};
 
 impl Unpack for Q6K {
-    type View = [u8; 210];
-
-    #[inline]
-    fn view<'a>(step: &'a [u8; 210], _: &'a Decoded) -> &'a [u8; 210] {
-        step
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn scales(step: &[u8; 210]) -> [__m256; 2] {
-        let d = one_scale(step, 208);
-        let bytes = load_16(step, 192);
-        let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-        let high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes)));
-        [_mm256_mul_ps(d[0], low), _mm256_mul_ps(d[1], high)]
+        sixteen_scaled(load_16(step, 192), one_scale(step, 208))
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn codes(step: &[u8; 210], unit: usize, half: usize) -> __m256i {
         let (part, n) = (unit / 4, unit % 4);

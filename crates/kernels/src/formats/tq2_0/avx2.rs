@@ -10,24 +10,16 @@ use std::arch::x86_64::{
 };
 
 use super::Tq2_0;
-use crate::formats::Decoded;
 use crate::formats::avx2::{Unpack, load_16, one_scale};
 
 impl Unpack for Tq2_0 {
-    type View = [u8; 66];
-
-    #[inline]
-    fn view<'a>(step: &'a [u8; 66], _: &'a Decoded) -> &'a [u8; 66] {
-        step
-    }
-
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn scales(step: &[u8; 66]) -> [__m256; 2] {
         one_scale(step, 64)
     }
 
-    #[target_feature(enable = "avx2,f16c")]
+    #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     unsafe fn codes(step: &[u8; 66], unit: usize, half: usize) -> __m256i {
         let shift = _mm_cvtsi32_si128([0, 2, 4, 6][unit % 4]);

@@ -1,0 +1,42 @@
+//! Q5_1 on AVX2: 16 bytes widened to 16 bits hold both halves of a unit, 16 bits a fifth bit each.
+#![expect(
+    unsafe_code,
+    reason = "a tier: its functions run only where a token proves their features"
+)]
+
+use std::arch::x86_64::{
+    __m256, __m256i, _mm256_and_si256, _mm256_cvtepu8_epi16, _mm256_or_si256, _mm256_set1_epi16,
+    _mm256_set1_ps, _mm256_srli_epi16, _mm256_xor_ps,
+};
+
+use super::Q5_1;
+use crate::formats::array_at;
+use crate::formats::avx2::{Unpack, four_scales, load_16, sixteens};
+
+impl Unpack for Q5_1 {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn scales(step: &[u8; 96]) -> [__m256; 2] {
+        four_scales(step, 0, 24)
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn mins(step: &[u8; 96]) -> [__m256; 2] {
+        let [mins, zeros] = four_scales(step, 2, 24);
+        [_mm256_xor_ps(mins, _mm256_set1_ps(-0.0)), zeros]
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn codes(step: &[u8; 96], unit: usize, half: usize) -> __m256i {
+        let block = 24 * unit;
+        let words = _mm256_cvtepu8_epi16(load_16(step, block + 8));
+        let low = match half {
+            0 => _mm256_and_si256(words, _mm256_set1_epi16(15)),
+            _ => _mm256_srli_epi16::<4>(words),
+        };
+        let fifths = sixteens(u16::from_le_bytes(*array_at(step, block + 4 + 2 * half)));
+        _mm256_or_si256(low, fifths)
+    }
+}
