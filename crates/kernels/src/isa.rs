@@ -17,6 +17,11 @@ pub(crate) mod tiles;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
+/// Proof that the machine has AVX-VNNI and all of [`Avx2`].
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AvxVnni(Avx2);
+
 /// Proof that the machine has AVX-512 F, BW, DQ, VL, VNNI and VBMI, GFNI, and all of [`Avx2`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,9 @@ pub enum Tier {
     /// 256-bit integer vectors.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// 256-bit integer vectors with dot products of words.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(AvxVnni),
     /// 512-bit vectors with dot products of bytes and bit matrices.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
@@ -58,6 +66,7 @@ impl Tier {
         #[cfg(target_arch = "x86_64")]
         {
             tiers.extend(Avx2::detect().map(Self::Avx2));
+            tiers.extend(AvxVnni::detect().map(Self::AvxVnni));
             tiers.extend(Avx512::detect().map(Self::Avx512));
             tiers.extend(Amx::detect().map(Self::Amx));
         }
@@ -86,12 +95,15 @@ impl Tier {
         }
     }
 
-    /// Returns the lower-case name: `reference`, `avx2`, `avx512`, `amx` or `neon`.
+    /// Returns the lower-case name: `reference`, `avx2`, `avx-vnni`, `avx512`, `amx` or
+    /// `neon`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni(_) => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -115,6 +127,18 @@ impl Avx2 {
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("fma"))
         .then_some(Self(()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl AvxVnni {
+    fn detect() -> Option<Self> {
+        Avx2::detect().filter(|_| is_x86_feature_detected!("avxvnni")).map(Self)
+    }
+
+    /// Returns the proof of the vectors that have the dot products.
+    pub(crate) fn vectors(self) -> Avx2 {
+        self.0
     }
 }
 

@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::isa::Neon;
 use crate::isa::Tier;
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Amx, Avx2, Avx512};
+use crate::isa::{Amx, Avx2, Avx512, AvxVnni};
 use crate::pool::Columns;
 use crate::quantized::{Group, Planes};
 
@@ -170,6 +170,8 @@ enum Code {
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2, BlockFn<Avx2>),
     #[cfg(target_arch = "x86_64")]
+    AvxVnni(AvxVnni, BlockFn<AvxVnni>),
+    #[cfg(target_arch = "x86_64")]
     Avx512(Avx512, BlockFn<Avx512>),
     #[cfg(target_arch = "x86_64")]
     Amx(Amx, BlockFn<Amx>),
@@ -184,6 +186,8 @@ impl Kernel {
             Tier::Reference => Code::Reference(crate::formats::reference::block_fn(format)),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx2(isa) => Code::Avx2(isa, crate::formats::avx2::block_fn(format)),
+            #[cfg(target_arch = "x86_64")]
+            Tier::AvxVnni(isa) => Code::AvxVnni(isa, crate::formats::avx2::vnni_block_fn(format)),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(isa) => Code::Avx512(isa, crate::formats::avx512::block_fn(format)),
             #[cfg(target_arch = "x86_64")]
@@ -217,6 +221,8 @@ impl Kernel {
             Code::Reference(code) => code((), block, out),
             #[cfg(target_arch = "x86_64")]
             Code::Avx2(isa, code) => code(isa, block, out),
+            #[cfg(target_arch = "x86_64")]
+            Code::AvxVnni(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "x86_64")]
             Code::Avx512(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "x86_64")]

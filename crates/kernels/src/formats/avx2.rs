@@ -23,7 +23,7 @@ use std::arch::x86_64::{
 
 use super::{HALF, Layout, array_at, dispatch, f16_bits, float};
 use crate::format::Format;
-use crate::isa::Avx2;
+use crate::isa::{Avx2, AvxVnni};
 use crate::kernel::{Block, BlockFn, Out};
 
 pub(super) use lanes::sum16;
@@ -62,9 +62,37 @@ impl Multiply for Avx2 {
     }
 }
 
-/// Returns this tier's code for a format.
+impl Multiply for AvxVnni {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    unsafe fn add_products(mut sums: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // An intrinsic would not be inlined into functions that lack its feature.
+        // SAFETY: the instruction is of the set that the token proves; it has no other effects.
+        unsafe {
+            std::arch::asm!(
+                "{{vex}} vpdpwssd {sums}, {codes}, {x}",
+                sums = inout(ymm_reg) sums,
+                codes = in(ymm_reg) codes,
+                x = in(ymm_reg) x,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        sums
+    }
+}
+
+/// Returns the code of the AVX2 tier for a format.
 pub(crate) fn block_fn(format: Format) -> BlockFn<Avx2> {
     dispatch!(format, L => block::<L, Avx2>, E => float::avx2::block::<E>)
+}
+
+/// Returns the code of the AVX-VNNI tier for a format.
+pub(crate) fn vnni_block_fn(format: Format) -> BlockFn<AvxVnni> {
+    dispatch!(
+        format,
+        L => block::<L, AvxVnni>,
+        E => |isa, block, out| float::avx2::block::<E>(isa.vectors(), block, out)
+    )
 }
 
 fn block<U: Unpack, M: Multiply>(_: M, block: &Block<'_>, out: &mut Out<'_, '_>) {

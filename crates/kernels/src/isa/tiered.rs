@@ -63,6 +63,14 @@ macro_rules! tiered {
                     }
                 }
                 #[cfg(target_arch = "x86_64")]
+                $crate::isa::Tier::AvxVnni(isa) => {
+                    #[expect(unsafe_code, reason = "the call into code for detected features")]
+                    // SAFETY: as above; `isa` has the token.
+                    unsafe {
+                        avx2(isa.vectors(), $($arg),*);
+                    }
+                }
+                #[cfg(target_arch = "x86_64")]
                 $crate::isa::Tier::Avx512(isa) => {
                     #[expect(unsafe_code, reason = "the call into code for detected features")]
                     // SAFETY: the token exists, so `Avx512::detect` found those of `avx512`.
