@@ -38,7 +38,7 @@ pub(crate) struct Block<'a> {
     pub(crate) tokens: usize,
     /// Quantized activations, `[tokens, token_groups]`; empty for a float format.
     pub(crate) groups: &'a [Group],
-    /// Groups of a token: a 128th of its values.
+    /// Groups of a token: a 128th of its values, and zeros behind them.
     pub(crate) token_groups: usize,
     /// The same activations in planes, `[tokens, token_planes]`; empty for more than a few tokens.
     pub(crate) planes: &'a [Planes],
@@ -114,7 +114,7 @@ pub(crate) struct Tile<'a> {
     pub(crate) rows: usize,
     /// Rows of activations.
     pub(crate) tokens: usize,
-    /// Quantized activations, `[tokens, ceil(cols / 128)]`; empty for a float format.
+    /// Quantized activations, `[tokens, 4 · ceil(cols / 512)]`; empty for a float format.
     pub(crate) groups: &'a [Group],
     /// Unquantized activations, `[tokens, cols]`.
     pub(crate) values: &'a [f32],

@@ -139,6 +139,14 @@ impl Group {
 /// Weights whose activations lie in planes together.
 pub(crate) const PLANE_WEIGHTS: usize = 512;
 
+/// Groups that a row is filled up to a multiple of, so that no span of weights juts out.
+const ROW_GROUPS: usize = PLANE_WEIGHTS / GROUP;
+
+/// Returns the groups of a row of so many values.
+fn row_groups(cols: usize) -> usize {
+    cols.div_ceil(PLANE_WEIGHTS) * ROW_GROUPS
+}
+
 /// The bytes of four groups side by side as one- and two-bit weights lie in bytes; only AVX-512 has a
 /// use for them.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "see above"))]
@@ -185,14 +193,15 @@ pub struct Quantized {
 impl Quantized {
     /// Allocates room for `max_tokens` rows of `max_cols` values.
     pub fn new(max_tokens: usize, max_cols: usize) -> Self {
-        let groups = vec![Group::ZERO; max_tokens * max_cols.div_ceil(GROUP)];
+        let groups = vec![Group::ZERO; max_tokens * row_groups(max_cols)];
         let planes = max_tokens.min(FEW_TOKENS) * max_cols.div_ceil(PLANE_WEIGHTS);
         Self { groups, planes: vec![Planes::ZERO; planes], tokens: 0, cols: 0 }
     }
 
     /// Returns the bytes that [`Self::new`] allocates; those that no memory has are `u64::MAX`.
     pub fn bytes(max_tokens: u64, max_cols: u64) -> u64 {
-        let groups = max_tokens.saturating_mul(max_cols.div_ceil(GROUP as u64));
+        let row = max_cols.div_ceil(PLANE_WEIGHTS as u64).saturating_mul(ROW_GROUPS as u64);
+        let groups = max_tokens.saturating_mul(row);
         let planes = max_tokens.min(FEW_TOKENS as u64) * max_cols.div_ceil(PLANE_WEIGHTS as u64);
         let planes = planes.saturating_mul(size_of::<Planes>() as u64);
         groups.saturating_mul(size_of::<Group>() as u64).saturating_add(planes)
@@ -205,7 +214,7 @@ impl Quantized {
     pub fn quantize(&mut self, pool: &Pool, tier: Tier, values: &[f32], cols: usize) {
         assert!(cols > 0 && values.len().is_multiple_of(cols), "values are rows of cols");
         (self.tokens, self.cols) = (values.len() / cols, cols);
-        let row = cols.div_ceil(GROUP);
+        let row = row_groups(cols);
         let groups = &mut self.groups[..self.tokens * row];
         let form = Form::of(tier);
         // A job for the pool costs as much as quantizing a few thousand values.
@@ -225,7 +234,7 @@ impl Quantized {
     fn spread(&mut self, tier: Tier) {
         #[cfg(target_arch = "x86_64")]
         if let (Some(isa), 1..=FEW_TOKENS) = (tier.avx512(), self.tokens) {
-            let (row, planes) = (self.cols.div_ceil(GROUP), self.cols.div_ceil(PLANE_WEIGHTS));
+            let (row, planes) = (row_groups(self.cols), self.cols.div_ceil(PLANE_WEIGHTS));
             let rows = self.groups.chunks_exact(row).zip(self.planes.chunks_exact_mut(planes));
             for (groups, planes) in rows.take(self.tokens) {
                 crate::formats::spread(isa, groups, planes);
@@ -245,9 +254,9 @@ impl Quantized {
         self.cols
     }
 
-    /// Returns the groups of all rows, `[tokens, ceil(cols / 128)]`.
+    /// Returns the groups of all rows, `[tokens, 4 · ceil(cols / 512)]`.
     pub(crate) fn groups(&self) -> &[Group] {
-        &self.groups[..self.tokens * self.cols.div_ceil(GROUP)]
+        &self.groups[..self.tokens * row_groups(self.cols)]
     }
 
     /// Returns the planes of all rows, `[tokens, ceil(cols / 512)]`, if there are few rows.
@@ -262,13 +271,15 @@ tiered!(fn quantize_rows(values: &[f32], cols: usize, form: Form, groups: &mut [
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
 fn rows(values: &[f32], cols: usize, form: Form, groups: &mut [Group]) {
-    let rows = groups.chunks_exact_mut(cols.div_ceil(GROUP));
+    let rows = groups.chunks_exact_mut(row_groups(cols));
     for (row, groups) in values.chunks_exact(cols).zip(rows) {
         let (full, rest) = row.as_chunks::<GROUP>();
         for (values, group) in full.iter().zip(&mut *groups) {
             group.quantize(values, form);
         }
-        if let (false, Some(group)) = (rest.is_empty(), groups.last_mut()) {
+        let behind = &mut groups[full.len()..];
+        behind.fill(Group::ZERO);
+        if let (false, [group, ..]) = (rest.is_empty(), behind) {
             let mut values = [0.0; GROUP];
             values[..rest.len()].copy_from_slice(rest);
             group.quantize(&values, form);

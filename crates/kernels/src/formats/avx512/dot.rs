@@ -20,7 +20,7 @@ use super::lanes::{
     wholes_to_halves,
 };
 use super::{PREFETCH_BYTES, Unpack, load_64, prefetch};
-use crate::formats::StepBytes;
+use crate::formats::{Layout, StepBytes};
 use crate::kernel::{Block, Out};
 use crate::quantized::{GROUP, Group};
 
@@ -30,27 +30,28 @@ const ROWS: usize = 4;
 /// The most steps in a span.
 const SPAN_STEPS: usize = 4;
 
-/// The most groups in a span.
-const SPAN_GROUPS: usize = 4;
-
 /// Weights multiplied at once: whole steps with four chunks or a multiple of that.
 const fn span<U: Unpack>() -> usize {
     if U::STEP < 4 * U::CHUNK { 4 * U::CHUNK } else { U::STEP }
 }
 
+/// What lies behind the whole spans of rows, filled up with zeros.
+type Rests<U> = [[<U as Layout>::Step; SPAN_STEPS]; ROWS];
+
 /// Computes a block of a few tokens.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub(super) fn rows<U: Unpack>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+    let mut rests = [[U::Step::padded(&[]); SPAN_STEPS]; ROWS];
     for row in (0..block.rows).step_by(ROWS) {
         let last = block.rows - 1;
         let of = |r: usize| block.row((row + r).min(last));
         let rows = [of(0), of(1), of(2), of(3)];
         for first in (0..block.tokens).step_by(2) {
             if first + 1 == block.tokens {
-                store(four_rows::<U, 1>(&rows, &[block.token(first)]), row, first, out);
+                store(four_rows::<U, 1>(&rows, &[block.token(first)], &mut rests), row, first, out);
             } else {
                 let tokens = [block.token(first), block.token(first + 1)];
-                store(four_rows::<U, 2>(&rows, &tokens), row, first, out);
+                store(four_rows::<U, 2>(&rows, &tokens, &mut rests), row, first, out);
             }
         }
     }
@@ -75,6 +76,7 @@ pub(super) fn store<const B: usize>(
 fn four_rows<U: Unpack, const B: usize>(
     rows: &[&[u8]; ROWS],
     tokens: &[&[Group]; B],
+    rests: &mut Rests<U>,
 ) -> [[f32; ROWS]; B] {
     let (steps, groups) = (span::<U>() / U::STEP, span::<U>() / GROUP);
     let spans = rows[0].len() / (steps * U::Step::LEN);
@@ -91,10 +93,18 @@ fn four_rows<U: Unpack, const B: usize>(
         add_span::<U, B>(&span_rows, &span_tokens, &mut acc);
     }
     if spans * steps * U::Step::LEN < rows[0].len() {
-        let (rows, tokens) = rest::<U, B>(rows, tokens, spans);
-        let rows = rows.each_ref().map(|row| &row[..steps]);
-        let tokens = tokens.each_ref().map(|token| &token[..groups]);
-        add_span::<U, B>(&rows, &tokens, &mut acc);
+        for r in 0..ROWS {
+            let rest = &rows[r][spans * steps * U::Step::LEN..];
+            for (to, step) in rests[r].iter_mut().zip(rest.chunks(U::Step::LEN)) {
+                *to = U::Step::padded(step);
+            }
+        }
+        let rows = [&rests[0][..steps], &rests[1][..steps], &rests[2][..steps], &rests[3][..steps]];
+        let mut span_tokens = [&[][..]; B];
+        for b in 0..B {
+            span_tokens[b] = &tokens[b][spans * groups..][..groups];
+        }
+        add_span::<U, B>(&rows, &span_tokens, &mut acc);
     }
     let mut products = [[0.0; ROWS]; B];
     for b in 0..B {
@@ -102,31 +112,6 @@ fn four_rows<U: Unpack, const B: usize>(
         unsafe { _mm_storeu_ps(products[b].as_mut_ptr(), add_quarters(acc[b])) };
     }
     products
-}
-
-/// What lies behind the whole spans, filled up with zeros.
-type Rest<U, const B: usize> =
-    ([[<U as super::Layout>::Step; SPAN_STEPS]; ROWS], [[Group; SPAN_GROUPS]; B]);
-
-#[cold]
-fn rest<U: Unpack, const B: usize>(
-    rows: &[&[u8]; ROWS],
-    tokens: &[&[Group]; B],
-    spans: usize,
-) -> Rest<U, B> {
-    let (steps, groups) = (span::<U>() / U::STEP, span::<U>() / GROUP);
-    let rows = rows.map(|row| {
-        let row = &row[spans * steps * U::Step::LEN..];
-        std::array::from_fn(|step| {
-            let from = row.len().min(step * U::Step::LEN);
-            U::Step::padded(&row[from..row.len().min(from + U::Step::LEN)])
-        })
-    });
-    let tokens = tokens.map(|token| {
-        let rest = &token[spans * groups..];
-        std::array::from_fn(|group| rest.get(group).copied().unwrap_or(Group::ZERO))
-    });
-    (rows, tokens)
 }
 
 /// What a row of a span comes to.
