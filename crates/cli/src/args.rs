@@ -2,9 +2,13 @@
 //!
 //! What was typed, checked on its own; what it means together is for the commands.
 
+pub(crate) mod bench;
 pub(crate) mod policy;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+};
 
 use clap::{
     Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
@@ -15,6 +19,7 @@ use toko_admission::units::Bytes;
 use toko_engine::KvType;
 use toko_kernels::isa::Tier;
 
+use bench::BenchArgs;
 use policy::PolicyArgs;
 
 use crate::{
@@ -59,6 +64,9 @@ pub(crate) enum Command {
     /// Show what is in a model file
     #[command(long_about = SHOW_ABOUT)]
     Show(ShowArgs),
+    /// Measure how fast a model computes on this machine
+    #[command(long_about = bench::ABOUT)]
+    Bench(BenchArgs),
     /// Turn text into tokens
     #[command(long_about = TOKENIZE_ABOUT)]
     Tokenize(TokenizeArgs),
@@ -203,6 +211,17 @@ pub(crate) enum KvTypeName {
     /// 8-bit integers, 32 to a scale: about half of f16's memory
     #[value(name = "q8_0")]
     Q8_0,
+}
+
+impl KvTypeName {
+    /// Returns the name as it is typed.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+            Self::Q8_0 => "q8_0",
+        }
+    }
 }
 
 impl From<KvTypeName> for KvType {
@@ -413,6 +432,14 @@ pub(crate) struct TokenizeArgs {
     pub(crate) special: bool,
 }
 
+/// Tells whether a command knows a flag by this name, dashes included.
+pub(crate) fn has_flag(command: &OsStr, flag: &str) -> bool {
+    let cli = Cli::command();
+    let Some(command) = cli.find_subcommand(command) else { return false };
+    let name = flag.trim_start_matches('-');
+    command.get_arguments().any(|argument| argument.get_long() == Some(name))
+}
+
 /// Reads the name of an instruction set that this machine has.
 fn tier(name: &str) -> Result<Tier, String> {
     Tier::from_name(name).ok_or_else(|| {
@@ -432,6 +459,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     match &mut command {
         Command::Run(RunArgs { model, .. })
         | Command::Serve(ServeArgs { model, .. })
+        | Command::Bench(BenchArgs { model, .. })
         | Command::Tokenize(TokenizeArgs { model, .. }) => model.is_typed = is_typed,
         Command::Ps(_) | Command::Policy(_) | Command::Doctor(_) | Command::Show(_) => {}
     }

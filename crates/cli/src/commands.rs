@@ -1,5 +1,6 @@
 //! One module per command: what was typed becomes calls to the libraries and lines of output.
 
+pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod doctor;
 mod explain;

@@ -56,6 +56,15 @@ pub(crate) const REPLICA_COUNTS: RangeInclusive<usize> = 1..=64;
 /// A token has at least one byte and no context holds so many: reading on would only fill memory.
 pub(crate) const STDIN_LIMIT_BYTES: u64 = 16 << 20;
 
+/// What llama.cpp's llama-bench measures, so that figures can be compared.
+pub(crate) const BENCH_PROMPT_TOKENS: usize = 512;
+/// The same.
+pub(crate) const BENCH_GEN_TOKENS: usize = 128;
+/// Enough to see how far figures spread.
+pub(crate) const BENCH_REPEATS: usize = 5;
+/// More than any model was trained for.
+pub(crate) const BENCH_TOKENS: usize = 1 << 30;
+
 /// A conversation of a million tokens is a tenth of this.
 pub(crate) const BODY_LIMIT_BYTES: usize = 50 << 20;
 /// Proxies and clients give up after a minute or more of silence.

@@ -22,6 +22,12 @@ pub(crate) enum Failure {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// A program that is to be run does not exist.
+    #[error("no program {}; give its path, or the folder that holds it", .path.display())]
+    ProgramNotFound {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
     /// There is no room for the model in memory.
     #[error("{}", .0.decision.sentence())]
     Refused(Box<Refusal>),
@@ -59,7 +65,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(Failure::OutputClosed) => 0,
         Some(Failure::Usage(_)) => 2,
         Some(Failure::CommandLine(error)) => u8::from(error.use_stderr()) * 2,
-        Some(Failure::ModelNotFound { .. }) => 3,
+        Some(Failure::ModelNotFound { .. } | Failure::ProgramNotFound { .. }) => 3,
         Some(Failure::Refused(_)) => 4,
         Some(Failure::Told { code }) => *code,
         Some(Failure::Unreachable { .. }) => 5,

@@ -44,6 +44,7 @@ fn run(output: Output) -> anyhow::Result<()> {
         Command::Policy(args) => commands::policy::policy(&args.command, output),
         Command::Doctor(args) => commands::doctor::doctor(&args, output),
         Command::Show(args) => commands::show::show(&args, output),
+        Command::Bench(args) => commands::bench::bench(args, output),
         Command::Tokenize(args) => commands::tokenize::tokenize(&args, output),
     }
 }

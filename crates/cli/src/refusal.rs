@@ -8,7 +8,7 @@ use toko_admission::sizing::Term;
 use toko_admission::units::Bytes;
 use toko_engine::Error as EngineError;
 
-use crate::{failure::Failure, shell};
+use crate::{args, failure::Failure, shell};
 
 /// A load that has no room, and the command that asked for it.
 #[derive(Debug)]
@@ -117,7 +117,13 @@ fn fix_line(fix: &Fix, command: Option<&[OsString]>) -> String {
             let set = shell::command(&set.map(OsStr::to_owned), &[]);
             Some(format!("{set} && {}", shell::command(words, &[])))
         }
-        change => Some(shell::command(words, &flags(change)?)),
+        change => {
+            let flags = flags(change)?;
+            let is_known =
+                |(names, _): &Flag| args::has_flag(words.get(1)?, names.first()?).then_some(());
+            flags.iter().try_for_each(is_known)?;
+            Some(shell::command(words, &flags))
+        }
     });
     format!("  {}", changed.unwrap_or_else(|| described(&fix.change)))
 }

@@ -6,6 +6,7 @@
 use std::{
     future::pending,
     ops::ControlFlow,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -59,7 +60,7 @@ impl Session {
     pub(crate) fn load(source: &ModelSource, options: Options, door: Door) -> anyhow::Result<Self> {
         let started = Instant::now();
         let (sender, receiver) = channel();
-        listen_for_interrupts(sender.clone())?;
+        listen_for_interrupts(sender.clone(), || Happening::Interrupted)?;
         let (loaded, source) = (sender.clone(), source.clone());
         thread::Builder::new().name("load".to_owned()).spawn(move || {
             let engine = load_alone(&source, &options, &door);
@@ -180,12 +181,35 @@ pub(crate) fn load_engine(
     }
 }
 
-fn listen_for_interrupts(sender: Sender<Happening>) -> anyhow::Result<()> {
+/// Does something on a thread of its own; Ctrl-C ends the wait for it with [`Failure::Interrupted`].
+///
+/// Ctrl-C no longer ends the process by itself.
+pub(crate) fn interruptible<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let (sender, receiver) = channel();
+    listen_for_interrupts(sender.clone(), || None)?;
+    thread::Builder::new().name("work".to_owned()).spawn(move || {
+        let done = catch_unwind(AssertUnwindSafe(work));
+        // A receiver that has gone was interrupted.
+        drop(sender.send(Some(done)));
+    })?;
+    match receiver.recv().context("the work did not end")? {
+        None => Err(Failure::Interrupted.into()),
+        Some(Ok(done)) => done,
+        Some(Err(panicked)) => resume_unwind(panicked),
+    }
+}
+
+fn listen_for_interrupts<T: Send + 'static>(
+    sender: Sender<T>,
+    interrupted: fn() -> T,
+) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("interrupts".to_owned()).spawn(move || {
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {
-                if sender.send(Happening::Interrupted).is_err() {
+                if sender.send(interrupted()).is_err() {
                     break;
                 }
             }

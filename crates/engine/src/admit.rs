@@ -77,6 +77,13 @@ impl Plan {
         self
     }
 
+    /// Says for what else than an engine it is; what that took tells nothing about engines.
+    #[must_use]
+    pub(crate) fn of(mut self, what: &str) -> Self {
+        self.key.engine = format!("{what} {}", env!("CARGO_PKG_VERSION"));
+        self
+    }
+
     /// Returns it as the ledger is asked.
     pub fn load(&self) -> &Load {
         &self.load

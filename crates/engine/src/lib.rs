@@ -16,6 +16,7 @@ mod load;
 mod logprobs;
 mod metrics;
 mod pace;
+mod passes;
 mod pool;
 mod prefix;
 mod ranking;
@@ -37,6 +38,7 @@ pub use host::{Host, LoadError, Loaded, Residence};
 pub use infill::Infill;
 pub use load::{Engine, ModelInfo, Options};
 pub use metrics::Metrics;
+pub use passes::Passes;
 pub use pool::{Decoding, Lease, Occupancy, Pool, Turn, default_pool_size, resolve_pool_size};
 pub use replica::Replica;
 pub use request::{

@@ -236,25 +236,18 @@ impl Engine {
 
 impl Made {
     fn of(file: &Gguf, options: &Options) -> Result<Self, Error> {
-        let threads = options.threads.unwrap_or_else(default_threads).max(1);
-        let tier = options.tier.unwrap_or_else(Tier::detect);
-        let model = Arc::new(Model::bind(file, tier, threads)?);
-        options.kv_type.check(model.config())?;
+        let (model, info) = bind(file, options)?;
+        let model = Arc::new(model);
         let tokenizer = Arc::new(vocabulary::tokenizer(file)?);
         let (tokens, rows) = (tokenizer.len(), model.config().vocabulary);
         if tokens != rows {
             return Err(Error::Vocabulary { tokens, rows });
         }
         let template = vocabulary::chat_template(file, &tokenizer)?;
-        let mut info = describe(file, model.config())?;
-        info.context_tokens = context_tokens(&info, options)?;
-        (info.tier, info.threads) = (tier.name(), threads);
-        // Every tier so far reads the weights for any number of sequences.
-        info.replicas = resolve_pool_size(options.replicas, Decoding::Replicated);
         let capacity = Capacity {
             context_tokens: info.context_tokens,
             sequences: info.replicas,
-            threads,
+            threads: info.threads,
             kv_type: options.kv_type,
             prefix_cache_tokens: options.prefix_cache_tokens.unwrap_or(info.context_tokens),
         };
@@ -286,6 +279,20 @@ impl Made {
             kv,
         })
     }
+}
+
+/// Binds the weights, and tells what was bound and how it runs.
+pub(crate) fn bind(file: &Gguf, options: &Options) -> Result<(Model, ModelInfo), Error> {
+    let threads = options.threads.unwrap_or_else(default_threads).max(1);
+    let tier = options.tier.unwrap_or_else(Tier::detect);
+    let model = Model::bind(file, tier, threads)?;
+    options.kv_type.check(model.config())?;
+    let mut info = describe(file, model.config())?;
+    info.context_tokens = context_tokens(&info, options)?;
+    (info.tier, info.threads) = (tier.name(), threads);
+    // Every tier so far reads the weights for any number of sequences.
+    info.replicas = resolve_pool_size(options.replicas, Decoding::Replicated);
+    Ok((model, info))
 }
 
 /// Does something on a thread of its own, and waits for it.

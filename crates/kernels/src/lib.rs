@@ -17,6 +17,7 @@ pub mod pool;
 pub mod quantized;
 pub mod rope;
 pub mod softmax;
+pub mod stream;
 pub mod swiglu;
 
 mod formats;

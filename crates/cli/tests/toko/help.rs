@@ -20,6 +20,11 @@ fn the_help_of_serve_lists_its_flags() {
 }
 
 #[test]
+fn the_help_of_bench_lists_its_flags() {
+    assert_snapshot!("bench", run(&["bench", "--help"]).answer());
+}
+
+#[test]
 fn the_help_of_show_lists_its_flags() {
     assert_snapshot!("show", run(&["show", "--help"]).answer());
 }
