@@ -224,6 +224,7 @@ impl Columns<'_> {
     ///
     /// # Panics
     /// If there is no such token.
+    #[inline]
     pub fn row(&mut self, token: usize) -> &mut [f32] {
         assert!(token < self.out.len / self.width, "there is no token {token}");
         let row = token * self.width;

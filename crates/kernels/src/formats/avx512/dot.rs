@@ -81,30 +81,29 @@ fn four_rows<U: Unpack, const B: usize>(
     let (steps, groups) = (span::<U>() / U::STEP, span::<U>() / GROUP);
     let spans = rows[0].len() / (steps * U::Step::LEN);
     let mut acc = [_mm512_setzero_ps(); B];
-    for span in 0..spans {
+    let whole = spans * steps * U::Step::LEN;
+    let has_rest = whole < rows[0].len();
+    if has_rest {
+        for (rest, row) in rests.iter_mut().zip(rows) {
+            for (to, step) in rest.iter_mut().zip(row[whole..].chunks(U::Step::LEN)) {
+                *to = U::Step::padded(step);
+            }
+        }
+    }
+    // One call for all spans, so that it is compiled into here.
+    for span in 0..spans + usize::from(has_rest) {
         let mut span_rows = [&[][..]; ROWS];
         for r in 0..ROWS {
-            span_rows[r] = &U::Step::split(rows[r]).0[span * steps..][..steps];
+            span_rows[r] = match span < spans {
+                true => &U::Step::split(rows[r]).0[span * steps..][..steps],
+                false => &rests[r][..steps],
+            };
         }
         let mut span_tokens = [&[][..]; B];
         for b in 0..B {
             span_tokens[b] = &tokens[b][span * groups..][..groups];
         }
         add_span::<U, B>(&span_rows, &span_tokens, &mut acc);
-    }
-    if spans * steps * U::Step::LEN < rows[0].len() {
-        for r in 0..ROWS {
-            let rest = &rows[r][spans * steps * U::Step::LEN..];
-            for (to, step) in rests[r].iter_mut().zip(rest.chunks(U::Step::LEN)) {
-                *to = U::Step::padded(step);
-            }
-        }
-        let rows = [&rests[0][..steps], &rests[1][..steps], &rests[2][..steps], &rests[3][..steps]];
-        let mut span_tokens = [&[][..]; B];
-        for b in 0..B {
-            span_tokens[b] = &tokens[b][spans * groups..][..groups];
-        }
-        add_span::<U, B>(&rows, &span_tokens, &mut acc);
     }
     let mut products = [[0.0; ROWS]; B];
     for b in 0..B {
