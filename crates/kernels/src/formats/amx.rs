@@ -16,10 +16,8 @@ use std::arch::x86_64::{
 };
 use std::mem::offset_of;
 
+use super::avx512::Unpack;
 use super::avx512::panel::{self, Multiply, Next, Panel, ROWS, Sums, load, scaled};
-use super::avx512::{Planar, Unpack};
-use super::q1_0::Q1_0;
-use super::ternary_pairs::{Q2_0, Q2_0G128, Tq2_0G128};
 use super::{Layout, avx512, dispatch, float};
 use crate::format::Format;
 use crate::isa::Amx;
@@ -47,30 +45,16 @@ const ROWS_1: u8 = 7;
 
 /// Returns this tier's code for a format.
 pub(crate) fn block_fn(format: Format) -> BlockFn<Amx> {
-    match format {
-        Format::Q1_0 => planar_block::<Q1_0>,
-        Format::Q2_0 => planar_block::<Q2_0>,
-        Format::Q2_0G128 => planar_block::<Q2_0G128>,
-        Format::Tq2_0G128 => planar_block::<Tq2_0G128>,
-        _ => dispatch!(
-            format,
-            L => block::<L>,
-            E => |isa, block, out| float::avx512::block::<E>(isa.vectors(), block, out)
-        ),
-    }
-}
-
-fn planar_block<U: Unpack + Planar>(isa: Amx, block: &Block<'_>, out: &mut Out<'_, '_>) {
-    if block.tokens < tokens_for_tiles::<U>() {
-        avx512::planar_block::<U>(isa.vectors(), block, out);
-    } else {
-        self::block::<U>(isa, block, out);
-    }
+    dispatch!(
+        format,
+        L => block::<L>,
+        E => |isa, block, out| float::avx512::block::<E>(isa.vectors(), block, out)
+    )
 }
 
 fn block<U: Unpack>(isa: Amx, block: &Block<'_>, out: &mut Out<'_, '_>) {
     if block.tokens < tokens_for_tiles::<U>() {
-        avx512::block::<U>(isa.vectors(), block, out);
+        avx512::block_fn(U::FORMAT)(isa.vectors(), block, out);
     } else {
         let mut tiled = Tiled::new(Instructions::new(isa));
         // SAFETY: the token proves that the machine has every feature the function enables.
@@ -89,11 +73,11 @@ const fn depth<U: Layout>() -> usize {
     if U::CHUNK < TILE_ROW_BYTES { U::CHUNK } else { TILE_ROW_BYTES }
 }
 
-/// The sums of a chunk, `[token][row]`.
+/// The sums of a chunk for half of the rows, `[token][row]`.
 #[repr(align(64))]
 struct Totals {
-    high: [[i32; ROWS]; TOKENS],
-    low: [[i32; ROWS]; TOKENS],
+    high: [[i32; HALF]; TOKENS],
+    low: [[i32; HALF]; TOKENS],
 }
 
 /// Multiplies panels by tiles.
@@ -101,14 +85,14 @@ struct Tiled<T: Tiles> {
     tiles: T,
     /// How many tokens of how many bytes the tiles are shaped for; none before the first.
     shaped_for: (usize, usize),
-    /// Of chunks with even numbers and of those with odd ones: while one chunk is scaled the sums
-    /// of the next are computed.
+    /// Of both halves of the rows. They fill one page: what is stored into one half while the other
+    /// is read differs from it also in the bits by which processors tell addresses apart first.
     totals: [Totals; 2],
 }
 
 impl<T: Tiles> Tiled<T> {
     fn new(tiles: T) -> Self {
-        const ZERO: Totals = Totals { high: [[0; ROWS]; TOKENS], low: [[0; ROWS]; TOKENS] };
+        const ZERO: Totals = Totals { high: [[0; HALF]; TOKENS], low: [[0; HALF]; TOKENS] };
         Self { tiles, shaped_for: (0, 0), totals: [ZERO; 2] }
     }
 
@@ -130,13 +114,13 @@ impl<T: Tiles> Tiled<T> {
         self.shaped_for = (tokens, depth::<U>());
     }
 
-    /// Computes the sums of a chunk for all rows and tokens.
+    /// Computes the sums of a chunk for all rows and tokens; they are in the tiles then.
     ///
     /// # Safety
     /// The tiles are shaped for the tokens and for `U`.
     #[inline]
     unsafe fn sum<U: Layout>(&mut self, panel: &Panel, chunk: usize, tokens: &Tokens<'_>) {
-        let (tiles, totals) = (&mut self.tiles, &mut self.totals[chunk % 2]);
+        let tiles = &mut self.tiles;
         tiles.zero::<HIGH_0>();
         tiles.zero::<HIGH_1>();
         tiles.zero::<LOW_0>();
@@ -160,18 +144,16 @@ impl<T: Tiles> Tiled<T> {
             tiles.multiply::<LOW_0, LOWS, ROWS_0>();
             tiles.multiply::<LOW_1, LOWS, ROWS_1>();
         }
-        let [high, low] = [&mut totals.high, &mut totals.low].map(|totals| {
-            let to = totals.as_mut_ptr().cast::<u8>();
-            [to, to.wrapping_add(4 * HALF)]
-        });
-        // SAFETY: the tile has no more rows than `totals.high`, of a half each.
-        unsafe { tiles.store::<HIGH_0>(high[0], 4 * ROWS) };
-        // SAFETY: as above.
-        unsafe { tiles.store::<HIGH_1>(high[1], 4 * ROWS) };
-        // SAFETY: as above, of `totals.low`.
-        unsafe { tiles.store::<LOW_0>(low[0], 4 * ROWS) };
-        // SAFETY: as above.
-        unsafe { tiles.store::<LOW_1>(low[1], 4 * ROWS) };
+    }
+
+    /// Stores the sums of half of the rows.
+    #[inline]
+    fn store<const HIGH: u8, const LOW: u8>(&mut self, half: usize) {
+        let Totals { high, low } = &mut self.totals[half];
+        // SAFETY: no tile has more rows, or longer ones, than `high`.
+        unsafe { self.tiles.store::<HIGH>(high.as_mut_ptr().cast(), size_of_val(&high[0])) };
+        // SAFETY: as above, than `low`.
+        unsafe { self.tiles.store::<LOW>(low.as_mut_ptr().cast(), size_of_val(&low[0])) };
     }
 }
 
@@ -196,13 +178,18 @@ impl<T: Tiles> Multiply for Tiled<T> {
             self.shape::<U>(groups.len() / token_groups);
             // SAFETY: the tiles are shaped for as many tokens as `groups` has.
             unsafe { self.sum::<U>(panel, 0, &tokens) };
+            self.store::<HIGH_0, LOW_0>(0);
+            // The next sums are computed while these are scaled.
             for chunk in 0..chunks {
                 next.fetch();
+                self.store::<HIGH_1, LOW_1>(1);
+                scale::<U>(panel, chunk, 0, &self.totals[0], &tokens, sums);
                 if chunk + 1 < chunks {
                     // SAFETY: as above.
                     unsafe { self.sum::<U>(panel, chunk + 1, &tokens) };
+                    self.store::<HIGH_0, LOW_0>(0);
                 }
-                scale::<U>(panel, chunk, &self.totals[chunk % 2], &tokens, sums);
+                scale::<U>(panel, chunk, 1, &self.totals[1], &tokens, sums);
             }
         }
     }
@@ -242,44 +229,39 @@ impl Tokens<'_> {
     }
 }
 
-/// Adds the sums of a chunk to the accumulators of each token.
+/// Adds the sums of a chunk to the accumulators of each token, for half of the rows.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
 fn scale<U: Unpack>(
     panel: &Panel,
     chunk: usize,
+    half: usize,
     totals: &Totals,
     tokens: &Tokens<'_>,
     sums: &mut [Sums],
 ) {
-    let scales = [load(&panel.scales[chunk], 0), load(&panel.scales[chunk], 1)];
-    let mins = [load(&panel.mins[chunk], 0), load(&panel.mins[chunk], 1)];
+    let scales = load(&panel.scales[chunk], half);
+    let mins = load(&panel.mins[chunk], half);
     let group = tokens.group::<U>(chunk);
     let groups = tokens.groups.chunks_exact(tokens.token_groups).map(|groups| &groups[group]);
     let totals = totals.high.iter().zip(&totals.low);
     for ((sums, group), (high, low)) in sums.iter_mut().zip(groups).zip(totals) {
-        let x_scale = _mm512_set1_ps(group.scale);
+        let total = _mm512_add_epi32(_mm512_slli_epi32::<8>(integers(high)), integers(low));
+        let scale = _mm512_mul_ps(scales, _mm512_set1_ps(group.scale));
         let acc = &mut sums[chunk % 4];
-        for half in 0..2 {
-            let total = _mm512_slli_epi32::<8>(load_sums(high, half));
-            let total = _mm512_cvtepi32_ps(_mm512_add_epi32(total, load_sums(low, half)));
-            let mut sum = load(acc, half);
-            sum = _mm512_fmadd_ps(_mm512_mul_ps(scales[half], x_scale), total, sum);
-            if U::MINS {
-                let x_sum = _mm512_set1_ps(scaled::<U>(group, chunk));
-                sum = _mm512_fnmadd_ps(mins[half], x_sum, sum);
-            }
-            let to: &mut [f32; HALF] = &mut acc.as_chunks_mut().0[half];
-            // SAFETY: the array has room for the sixteen floats that are written.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sum) };
+        let mut sum = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(total), load(acc, half));
+        if U::MINS {
+            sum = _mm512_fnmadd_ps(mins, _mm512_set1_ps(scaled::<U>(group, chunk)), sum);
         }
+        let to: &mut [f32; HALF] = &mut acc.as_chunks_mut().0[half];
+        // SAFETY: the array has room for the sixteen floats that are written.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sum) };
     }
 }
 
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
-fn load_sums(rows: &[i32; ROWS], half: usize) -> __m512i {
-    let half: &[i32; HALF] = &rows.as_chunks().0[half];
+fn integers(row: &[i32; HALF]) -> __m512i {
     // SAFETY: the array has the sixteen integers that are read.
-    unsafe { _mm512_loadu_si512(half.as_ptr().cast()) }
+    unsafe { _mm512_loadu_si512(row.as_ptr().cast()) }
 }

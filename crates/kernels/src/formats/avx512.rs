@@ -65,11 +65,7 @@ pub(crate) fn block_fn(format: Format) -> BlockFn<Avx512> {
     }
 }
 
-pub(super) fn planar_block<U: Unpack + Planar>(
-    isa: Avx512,
-    block: &Block<'_>,
-    out: &mut Out<'_, '_>,
-) {
+fn planar_block<U: Unpack + Planar>(isa: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
     if block.tokens <= FEW_TOKENS {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { planes::rows::<U>(block, out) }
@@ -78,7 +74,7 @@ pub(super) fn planar_block<U: Unpack + Planar>(
     }
 }
 
-pub(super) fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
+fn block<U: Unpack>(_: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
     if block.tokens <= FEW_TOKENS {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { dot::rows::<U>(block, out) }
