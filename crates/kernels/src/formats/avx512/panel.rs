@@ -14,6 +14,8 @@ use std::arch::x86_64::{
     _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi8, _mm512_sub_epi32,
 };
 
+use std::mem::MaybeUninit;
+
 use super::lanes::transpose;
 use super::{Unpack, load_64};
 use crate::formats::StepBytes;
@@ -29,8 +31,11 @@ const DEPTH: usize = 512;
 /// The most chunks in so many weights.
 const CHUNKS: usize = DEPTH / 16;
 
-/// Tokens multiplied at once: with two vectors each, enough sums to hide the latency of a product.
-const TOKENS: usize = 6;
+/// Returns the tokens multiplied at once: with two vectors each, enough sums to hide the latency of
+/// a product, and few enough to leave registers for the scaling of short chunks.
+const fn tokens_at_once<U: Unpack>() -> usize {
+    if U::CHUNK < 64 { 6 } else { 8 }
+}
 
 /// Some weights of 32 rows.
 #[repr(align(64))]
@@ -123,11 +128,13 @@ impl Multiply for Vectors {
         next: &mut Next,
         sums: &mut [Sums],
     ) {
-        let each = block.tokens.div_ceil(block.tokens.div_ceil(TOKENS));
+        let each = block.tokens.div_ceil(block.tokens.div_ceil(tokens_at_once::<U>()));
         next.spread(chunks * block.tokens.div_ceil(each).min(8));
         for (i, sums) in sums.chunks_mut(each).enumerate() {
             let token = |t: usize| &block.token(i * each + t)[first_group..];
             match sums.len() {
+                8 => add::<U, 8>(panel, chunks, token, next, sums),
+                7 => add::<U, 7>(panel, chunks, token, next, sums),
                 6 => add::<U, 6>(panel, chunks, token, next, sums),
                 5 => add::<U, 5>(panel, chunks, token, next, sums),
                 4 => add::<U, 4>(panel, chunks, token, next, sums),
@@ -160,7 +167,7 @@ fn rows_with<U: Unpack, M: Multiply, const MAX: usize>(
     block: &Block<'_>,
     out: &mut Out<'_, '_>,
 ) {
-    let mut sums = [[[0.0; ROWS]; 4]; MAX];
+    let mut sums = [const { MaybeUninit::<Sums>::uninit() }; MAX];
     let mut panel = Panel {
         bytes: [[0; 4 * ROWS]; DEPTH / 4],
         scales: [[0.0; ROWS]; CHUNKS],
@@ -169,8 +176,7 @@ fn rows_with<U: Unpack, M: Multiply, const MAX: usize>(
     };
     let depth_bytes = DEPTH / U::STEP * U::Step::LEN;
     for first_row in (0..block.rows).step_by(ROWS) {
-        let sums = &mut sums[..block.tokens];
-        sums.fill([[0.0; ROWS]; 4]);
+        let sums = cleared(&mut sums[..block.tokens]);
         for (depth, from) in (0..block.row(0).len()).step_by(depth_bytes).enumerate() {
             let chunks = lay_out::<U, M>(&mut panel, block, first_row, from);
             let first_group = depth * DEPTH / GROUP;
@@ -180,6 +186,15 @@ fn rows_with<U: Unpack, M: Multiply, const MAX: usize>(
         }
         store(sums, first_row, block.rows, out);
     }
+}
+
+/// Returns accumulators at zero.
+fn cleared(sums: &mut [MaybeUninit<Sums>]) -> &mut [Sums] {
+    for sums in &mut *sums {
+        sums.write([[0.0; ROWS]; 4]);
+    }
+    // SAFETY: all of them have just been written.
+    unsafe { sums.assume_init_mut() }
 }
 
 /// Lays out the weights of 32 rows that begin `from` bytes into each; what juts out repeats the last
