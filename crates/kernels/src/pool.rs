@@ -1,8 +1,9 @@
 //! A persistent pool of compute threads that runs one job at a time on all of them.
 //!
-//! Invariant: [`Pool::run`] returns, or unwinds, only after every worker has left the job, so a
-//! job may borrow from its caller. The split of the work depends on nothing but the sizes and the
-//! number of workers. The pool knows nothing about matrices beyond "rows of columns".
+//! Invariant: [`Pool::run`] returns, or unwinds, only after every worker has left the job and none can
+//! enter it any more, so a job may borrow from its caller. How the work is cut depends on nothing but the
+//! sizes and the number of workers; who does a piece is not fixed, so that nobody waits for a worker that
+//! the system has not let run. The pool knows nothing about matrices beyond "rows of columns".
 
 #![expect(
     unsafe_code,
@@ -14,7 +15,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,6 +26,18 @@ const WATCH: Duration = Duration::from_micros(40);
 
 /// Values that one thread passes over in about the time that it takes to hand out a job.
 const ALONE: usize = 16 * 1024;
+
+/// Pieces into which the share of each worker is cut.
+const PIECES: usize = 8;
+
+/// Set in the gate while helpers may enter the current job.
+const OPEN: u64 = 1 << 16;
+
+/// The part of the gate that counts the helpers inside the current job.
+const INSIDE: u64 = OPEN - 1;
+
+/// What the gate grows by with each job.
+const EPOCH: u64 = OPEN << 1;
 
 /// Spins between two looks at the clock.
 const SPINS: u32 = 32;
@@ -47,10 +60,11 @@ impl Pool {
     /// Starts `threads - 1` threads; the caller of a job is the remaining worker.
     ///
     /// # Panics
-    /// If `threads` is 0 or the system refuses a thread.
+    /// If `threads` is 0 or beyond 65,535, or the system refuses a thread.
     pub fn new(threads: usize) -> Self {
         assert!(threads > 0, "a pool has at least one worker");
-        let shared = Arc::new(Shared::default());
+        assert!(threads as u64 <= INSIDE, "{threads} workers can't be counted");
+        let shared = Arc::new(Shared::new(threads));
         let helpers = (1..threads)
             .map(|worker| {
                 let shared = Arc::clone(&shared);
@@ -68,7 +82,8 @@ impl Pool {
         self.helpers.len() + 1
     }
 
-    /// Calls `job(worker)` once on every worker, `0..threads()`, and waits for all of them.
+    /// Calls `job(worker)` on worker 0, the caller, and on each of the others that comes before the
+    /// caller is done, at most once; waits for those that have come.
     ///
     /// Callers on several threads take turns. A job must not run another job on the same pool: it
     /// would wait for itself.
@@ -80,18 +95,52 @@ impl Pool {
             return job(0);
         }
         let turn = lock(&self.turn);
-        self.shared.publish(&job, self.helpers.len());
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        self.shared.wait_for_helpers();
-        let theirs = lock(&self.shared.panic).take();
+        self.run_in_turn(&job);
         drop(turn);
+    }
+
+    fn run_in_turn(&self, job: &(impl Fn(usize) + Sync)) {
+        self.shared.publish(job);
+        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        self.shared.close();
+        let theirs = lock(&self.shared.panic).take();
         if let Some(panic) = own.err().or(theirs) {
             resume_unwind(panic);
         }
     }
 
+    /// Cuts `items` into contiguous pieces and calls `f(worker, piece)` once for each.
+    ///
+    /// Each worker has a contiguous share of the pieces, and takes from those of others when its own
+    /// are done.
+    fn deal(&self, items: usize, f: impl Fn(usize, Range<usize>) + Sync) {
+        let workers = self.threads();
+        if workers == 1 || items <= 1 {
+            return f(0, 0..items);
+        }
+        let pieces = items.min(workers * PIECES);
+        let turn = lock(&self.turn);
+        for (worker, next) in self.shared.next.iter().enumerate() {
+            // `publish` makes it known to the helpers, none of whom is inside a job.
+            next.0.store(share(pieces, worker, workers).start, Ordering::Relaxed);
+        }
+        self.run_in_turn(&|worker| {
+            for whose in (worker..workers).chain(0..worker) {
+                let (next, end) = (&self.shared.next[whose].0, share(pieces, whose, workers).end);
+                // Looking first, since a count beyond the end would take the line from its owner.
+                while next.load(Ordering::Relaxed) < end {
+                    let piece = next.fetch_add(1, Ordering::Relaxed);
+                    if piece < end {
+                        f(worker, share(items, piece, pieces));
+                    }
+                }
+            }
+        });
+        drop(turn);
+    }
+
     /// Calls `f(i, chunk i, scratch)` for every chunk of `chunk` elements of `data`, the last one
-    /// possibly shorter; each worker takes a contiguous run of chunks and has a scratch of its own.
+    /// possibly shorter; each worker has a scratch of its own.
     ///
     /// # Panics
     /// If `chunk` is 0 or `scratch` holds fewer elements than there are workers.
@@ -108,13 +157,12 @@ impl Pool {
         let chunks = len.div_ceil(chunk);
         let data = Lent::new(data);
         let scratch = Lent::new(scratch);
-        self.run(|worker| {
-            let mine = share(chunks, worker, self.threads());
-            // SAFETY: `run` calls each worker number once, so this index is asked for once.
+        self.deal(chunks, |worker, mine| {
+            // SAFETY: a worker number is one thread in a job, which does one piece after another.
             let scratch = &mut unsafe { scratch.part(worker..worker + 1) }[0];
             for i in mine {
                 let range = i * chunk..((i + 1) * chunk).min(len);
-                // SAFETY: `share` gives each chunk to one worker, which visits it once.
+                // SAFETY: `deal` gives each chunk out once, as a part of one piece.
                 f(i, unsafe { data.part(range) }, scratch);
             }
         });
@@ -139,15 +187,12 @@ impl Pool {
             return f(0..rows, data.map(|(matrix, _)| matrix));
         }
         let data = data.map(|(matrix, width)| (Lent::new(matrix), width));
-        self.run(|worker| {
-            let mine = share(rows, worker, self.threads());
-            if !mine.is_empty() {
-                let parts = data.each_ref().map(|(matrix, width)| {
-                    // SAFETY: `share` gives each row to one worker, which asks for it once.
-                    unsafe { matrix.part(mine.start * width..mine.end * width) }
-                });
-                f(mine, parts);
-            }
+        self.deal(rows, |_, mine| {
+            let parts = data.each_ref().map(|(matrix, width)| {
+                // SAFETY: `deal` gives each row out once, as a part of one piece.
+                unsafe { matrix.part(mine.start * width..mine.end * width) }
+            });
+            f(mine, parts);
         });
     }
 
@@ -155,7 +200,7 @@ impl Pool {
     /// exactly one call.
     ///
     /// Each of `outs` is `[tokens, width]`, given with its width. The ranges start at multiples of
-    /// `granule`, and all matrices together are dealt out evenly, a contiguous share per worker.
+    /// `granule`, and all matrices together are cut into pieces of nearly equal size.
     ///
     /// # Panics
     /// If `granule` is 0 or a matrix is not made of whole rows.
@@ -176,8 +221,7 @@ impl Pool {
         });
         let granules = matrices.each_ref().map(|(_, width)| width.div_ceil(granule));
         let total = granules.iter().sum();
-        self.run(|worker| {
-            let mine = share(total, worker, self.threads());
+        self.deal(total, |_, mine| {
             let mut before = 0;
             for (which, (out, width)) in matrices.iter().enumerate() {
                 let from = mine.start.clamp(before, before + granules[which]) - before;
@@ -195,7 +239,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.announce();
+        self.shared.announce(0);
         for helper in self.helpers.drain(..) {
             helper.join().expect("a worker catches the panics of its jobs");
         }
@@ -228,17 +272,17 @@ impl Columns<'_> {
     pub fn row(&mut self, token: usize) -> &mut [f32] {
         assert!(token < self.out.len / self.width, "there is no token {token}");
         let row = token * self.width;
-        // SAFETY: `for_each_columns` deals each column out once, so no other `Columns` covers this
+        // SAFETY: `for_each_columns` gives each column out once, so no other `Columns` covers this
         // part of the row, and `&mut self` keeps a second borrow from this one away.
         unsafe { self.out.part(row + self.range.start..row + self.range.end) }
     }
 }
 
-/// Returns the part of `items` that belongs to `worker`, as even as whole items allow.
-fn share(items: usize, worker: usize, workers: usize) -> Range<usize> {
-    let (each, extra) = (items / workers, items % workers);
-    let start = worker * each + worker.min(extra);
-    start..start + each + usize::from(worker < extra)
+/// Returns the part with number `which` of `items` in so many `parts`, as even as whole items allow.
+fn share(items: usize, which: usize, parts: usize) -> Range<usize> {
+    let (each, extra) = (items / parts, items % parts);
+    let start = which * each + which.min(extra);
+    start..start + each + usize::from(which < extra)
 }
 
 /// A mutable slice whose parts are lent to different workers.
@@ -295,12 +339,11 @@ unsafe fn call<F: Fn(usize) + Sync>(data: *const (), worker: usize) {
 struct Line<T>(T);
 
 /// What the caller and its helpers share.
-#[derive(Default)]
 struct Shared {
-    /// Counts the jobs announced so far; a helper that sees it move has one job to do.
-    epoch: Line<AtomicUsize>,
-    /// How many helpers have not yet left the current job.
-    busy: Line<AtomicUsize>,
+    /// The number of jobs so far, whether the current one is open, and how many helpers are inside.
+    gate: Line<AtomicU64>,
+    /// The next piece of each worker's share.
+    next: Box<[Line<AtomicUsize>]>,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -311,40 +354,74 @@ struct Shared {
 }
 
 // SAFETY: `job` is the only part that is not shareable by itself. It is written by `publish` while
-// no helper is inside a job, and read by helpers only between `announce` and their decrement of
-// `busy`; both edges are release/acquire pairs.
+// the gate is closed and nobody inside, and read by helpers only between entering through the open
+// gate and leaving; opening and entering, leaving and closing are release/acquire pairs.
 unsafe impl Sync for Shared {}
 
 // SAFETY: the pointers in `job` are used only while `run` keeps what they point to alive.
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Makes `job` the current job and wakes the helpers.
-    fn publish<F: Fn(usize) + Sync>(&self, job: &F, helpers: usize) {
-        let job = Job { data: std::ptr::from_ref(job).cast(), call: call::<F> };
-        // SAFETY: all helpers have left the last job, as `run` waited for them, and look at this
-        // cell only after `announce`; `run` holds its turn, so there is no second writer.
-        unsafe { *self.job.get() = Some(job) };
-        self.busy.0.store(helpers, Ordering::Relaxed);
-        self.announce();
+    fn new(workers: usize) -> Self {
+        Self {
+            gate: Line::default(),
+            next: (0..workers).map(|_| Line::default()).collect(),
+            job: UnsafeCell::default(),
+            stop: AtomicBool::default(),
+            panic: Mutex::default(),
+            asleep: AtomicUsize::default(),
+            bed: Mutex::default(),
+            bell: Condvar::default(),
+        }
     }
 
-    fn announce(&self) {
+    /// Makes `job` the current job, opens the gate and wakes the helpers.
+    fn publish<F: Fn(usize) + Sync>(&self, job: &F) {
+        let job = Job { data: std::ptr::from_ref(job).cast(), call: call::<F> };
+        // SAFETY: the caller has its turn, so there is no second writer, and the last job was
+        // closed, so no helper looks at this cell before the gate opens.
+        unsafe { *self.job.get() = Some(job) };
+        self.announce(OPEN);
+    }
+
+    /// Begins the next epoch with the gate open or closed. Nobody else changes a closed, empty gate.
+    fn announce(&self, open: u64) {
+        let epoch = self.gate.0.load(Ordering::Relaxed) & !(OPEN | INSIDE);
         // Sequentially consistent, as are the two operations in `next_epoch`: either this thread
         // sees the sleeper or the sleeper sees the new epoch.
-        self.epoch.0.fetch_add(1, Ordering::SeqCst);
+        self.gate.0.store(epoch.wrapping_add(EPOCH) | open, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.bed));
             self.bell.notify_all();
         }
     }
 
-    /// Waits until `busy` is zero, giving way to other threads after a while.
-    fn wait_for_helpers(&self) {
+    /// Lets no helper in any more and waits until those inside have left, giving way to other
+    /// threads after a while.
+    fn close(&self) {
+        let mut gate = self.gate.0.fetch_and(!OPEN, Ordering::Acquire);
         let mut rounds = 0_u32;
-        while self.busy.0.load(Ordering::Acquire) != 0 {
+        while gate & INSIDE != 0 {
             give_way(&mut rounds);
+            gate = self.gate.0.load(Ordering::Acquire);
         }
+    }
+
+    /// Goes into the current job if its gate is open, and returns the epoch.
+    fn enter(&self) -> Option<u64> {
+        let mut gate = self.gate.0.load(Ordering::Relaxed);
+        while gate & OPEN != 0 {
+            match self.gate.0.compare_exchange_weak(
+                gate,
+                gate + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(gate / EPOCH),
+                Err(now) => gate = now,
+            }
+        }
+        None
     }
 
     /// Runs jobs until the pool is dropped.
@@ -355,25 +432,28 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // SAFETY: the epoch moved and this is not the end, so `publish` has written the cell
-            // and will not touch it before this helper has lowered `busy`.
-            let job = unsafe { *self.job.get() }.expect("an epoch announces a job");
-            // SAFETY: `run` keeps the job alive until this helper has lowered `busy`.
+            // The job that was announced may be done by now, and even the next one be open.
+            let Some(entered) = self.enter() else { continue };
+            seen = entered;
+            // SAFETY: this helper is inside, so `publish` has written the cell and will not touch it
+            // before this helper has left.
+            let job = unsafe { *self.job.get() }.expect("an open gate has a job");
+            // SAFETY: `run` keeps the job alive until this helper has left.
             let work = || unsafe { (job.call)(job.data, worker) };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 *lock(&self.panic) = Some(panic);
             }
-            self.busy.0.fetch_sub(1, Ordering::Release);
+            self.gate.0.fetch_sub(1, Ordering::Release);
         }
     }
 
     /// Returns the first epoch that differs from `seen`: watches for a while, then sleeps.
-    fn next_epoch(&self, seen: usize) -> usize {
+    fn next_epoch(&self, seen: u64) -> u64 {
         let start = Instant::now();
         let mut rounds = 0;
         while start.elapsed() < WATCH {
             for _ in 0..SPINS {
-                let epoch = self.epoch.0.load(Ordering::Acquire);
+                let epoch = self.gate.0.load(Ordering::Acquire) / EPOCH;
                 if epoch != seen {
                     return epoch;
                 }
@@ -383,7 +463,7 @@ impl Shared {
         let mut bed = lock(&self.bed);
         self.asleep.fetch_add(1, Ordering::SeqCst);
         let epoch = loop {
-            let epoch = self.epoch.0.load(Ordering::SeqCst);
+            let epoch = self.gate.0.load(Ordering::SeqCst) / EPOCH;
             if epoch != seen {
                 break epoch;
             }

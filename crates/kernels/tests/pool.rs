@@ -79,21 +79,55 @@ proptest! {
     }
 }
 
+/// Runs a job that each worker begins only when all have come.
+fn run_together(pool: &Pool, job: impl Fn(usize) + Sync) {
+    let come = AtomicUsize::new(0);
+    pool.run(|worker| {
+        come.fetch_add(1, Ordering::SeqCst);
+        while come.load(Ordering::SeqCst) < pool.threads() {
+            thread::yield_now();
+        }
+        job(worker);
+    });
+}
+
 fn number(which: usize, token: usize, column: usize) -> f32 {
     f32::from(u16::try_from(1 + which * 1000 + token * 100 + column).expect("small numbers"))
 }
 
 #[test]
-fn columns_are_shared_out_evenly_over_all_matrices() {
-    let (mut small, mut large) = (vec![0.0; 8], vec![0.0; 32]);
+fn columns_are_cut_evenly_over_all_matrices() {
+    let (mut small, mut large) = (vec![0.0; 64], vec![0.0; 256]);
     let lent = Mutex::new(Vec::new());
-    let outs = [(&mut small[..], 8), (&mut large[..], 32)];
+    let outs = [(&mut small[..], 64), (&mut large[..], 256)];
     Pool::new(2).for_each_columns(outs, 4, |which, columns, _| {
         lent.lock().unwrap().push((which, columns));
     });
     let mut lent = lent.into_inner().unwrap();
     lent.sort_by_key(|(which, columns)| (*which, columns.start));
-    assert_eq!(lent, [(0, 0..8), (1, 0..12), (1, 12..32)]);
+    // 80 granules in 16 pieces of five, of which the fourth lies in both matrices.
+    let starts: Vec<(usize, usize)> =
+        lent.iter().map(|(which, range)| (*which, range.start)).collect();
+    let small = [0, 20, 40, 60].map(|start| (0, start));
+    let large = std::iter::once(0).chain((16..256).step_by(20)).map(|start| (1, start));
+    assert_eq!(starts, small.into_iter().chain(large).collect::<Vec<_>>());
+    assert_eq!(lent[3..5], [(0, 60..64), (1, 0..16)]);
+}
+
+#[test]
+fn the_share_of_a_held_worker_is_done_by_the_others() {
+    let (is_held, others) = (AtomicBool::new(false), AtomicUsize::new(0));
+    Pool::new(2).for_each_chunk(&mut [0_u8; 16], 1, &mut [(), ()], |_, _, ()| {
+        if is_held.swap(true, Ordering::SeqCst) {
+            others.fetch_add(1, Ordering::SeqCst);
+        } else {
+            // Would never end if half of the chunks waited for this worker.
+            while others.load(Ordering::SeqCst) < 15 {
+                thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(others.into_inner(), 15);
 }
 
 #[test]
@@ -120,7 +154,7 @@ fn a_column_outside_the_lent_range_is_refused() {
 fn every_worker_runs_a_job_once_and_worker_zero_is_the_caller() {
     let pool = Pool::new(4);
     let seen = Mutex::new(Vec::new());
-    pool.run(|worker| seen.lock().unwrap().push((worker, thread::current().id())));
+    run_together(&pool, |worker| seen.lock().unwrap().push((worker, thread::current().id())));
     let mut seen = seen.into_inner().unwrap();
     seen.sort_by_key(|(worker, _)| *worker);
     let workers: Vec<usize> = seen.iter().map(|(worker, _)| *worker).collect();
@@ -135,7 +169,7 @@ fn a_panic_reaches_the_caller_after_all_workers_and_the_pool_goes_on() {
     for culprit in 0..3 {
         let finished = AtomicUsize::new(0);
         let panic = catch_unwind(AssertUnwindSafe(|| {
-            pool.run(|worker| {
+            run_together(&pool, |worker| {
                 assert_ne!(worker, culprit, "the culprit is {culprit}");
                 finished.fetch_add(1, Ordering::Relaxed);
             });
@@ -146,7 +180,7 @@ fn a_panic_reaches_the_caller_after_all_workers_and_the_pool_goes_on() {
         assert_eq!(finished.load(Ordering::Relaxed), 2);
     }
     let count = AtomicUsize::new(0);
-    pool.run(|_| {
+    run_together(&pool, |_| {
         count.fetch_add(1, Ordering::Relaxed);
     });
     assert_eq!(count.into_inner(), 3);
@@ -155,12 +189,10 @@ fn a_panic_reaches_the_caller_after_all_workers_and_the_pool_goes_on() {
 #[test]
 fn ten_thousand_jobs_run_one_after_another() {
     let pool = Pool::new(3);
-    let count = AtomicUsize::new(0);
-    for job in 0..10_000 {
-        pool.run(|_| {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(count.load(Ordering::Relaxed), 3 * (job + 1));
+    let mut data = [0_usize; 50];
+    for job in 1..=10_000 {
+        pool.for_each_chunk(&mut data, 1, &mut [(); 3], |_, value, ()| value[0] += 1);
+        assert_eq!(data, [job; 50]);
     }
 }
 
@@ -190,8 +222,16 @@ fn callers_on_several_threads_take_turns() {
 fn each_worker_has_a_scratch_of_its_own() {
     let pool = Pool::new(4);
     let mut scratch: Vec<Option<thread::ThreadId>> = vec![None; 4];
+    let come = AtomicUsize::new(0);
     pool.for_each_chunk(&mut [0_u8; 1000], 1, &mut scratch, |_, _, owner| {
         let me = thread::current().id();
+        if owner.is_none() {
+            // No chunk ends before all have come.
+            come.fetch_add(1, Ordering::SeqCst);
+            while come.load(Ordering::SeqCst) < 4 {
+                thread::yield_now();
+            }
+        }
         assert_eq!(*owner.get_or_insert(me), me);
     });
     let owners: HashSet<_> = scratch.into_iter().collect();
@@ -213,7 +253,7 @@ fn dropping_the_pool_ends_its_threads() {
     }
     let ended = Arc::new(AtomicUsize::new(0));
     let pool = Pool::new(3);
-    pool.run(|worker| {
+    run_together(&pool, |worker| {
         if worker > 0 {
             FAREWELL.set(Some(Farewell(Arc::clone(&ended))));
         }

@@ -66,7 +66,7 @@ pub(crate) fn block_fn(format: Format) -> BlockFn<Avx512> {
 }
 
 fn planar_block<U: Unpack + Planar>(isa: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
-    if block.tokens <= FEW_TOKENS {
+    if !block.planes.is_empty() {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { planes::rows::<U>(block, out) }
     } else {
