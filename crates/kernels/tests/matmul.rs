@@ -174,6 +174,17 @@ fn every_number_of_tokens_has_equal_bits_on_every_tier() {
     }
 }
 
+/// Rows, tokens and lengths one more than what any tier multiplies at once.
+#[test]
+fn what_juts_out_of_every_panel_has_equal_bits_on_every_tier() {
+    for format in Format::ALL {
+        let blocks = 1024 / format.block_elements() + 1;
+        for (rows, tokens) in [(33, 5), (17, 7), (5, 67)] {
+            Case::new(format, rows, blocks * format.block_elements(), tokens, 15).check();
+        }
+    }
+}
+
 #[test]
 fn extreme_blocks_have_equal_bits_on_every_tier() {
     let scales = [0x0000_u16, 0x0001, 0x03ff, 0x3c00, 0xbc00, 0x7bff, 0xfbff, 0x7c00, 0x7e00];

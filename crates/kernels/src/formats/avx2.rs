@@ -160,8 +160,11 @@ pub(super) fn one_scale(step: &[u8], at: usize) -> [__m256; 2] {
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn four_scales(step: &[u8], at: usize, block: usize) -> [__m256; 2] {
-    let bits = |i: usize| u64::from(f16_bits(step, at + i * block)) << (16 * i);
-    let bits = _mm_cvtsi64_si128((bits(0) | bits(1) | bits(2) | bits(3)).cast_signed());
+    let mut bits = 0;
+    for i in 0..4 {
+        bits |= u64::from(f16_bits(step, at + i * block)) << (16 * i);
+    }
+    let bits = _mm_cvtsi64_si128(bits.cast_signed());
     let four = _mm256_zextps128_ps256(_mm_cvtph_ps(bits));
     [four, _mm256_setzero_ps()]
 }
@@ -178,8 +181,8 @@ pub(super) fn scaled(bytes: u64, scale: [__m256; 2]) -> [__m256; 2] {
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn sixteen_scaled(bytes: __m128i, scale: [__m256; 2]) -> [__m256; 2] {
-    let [low, high] = [bytes, _mm_srli_si128::<8>(bytes)]
-        .map(|eight| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight)));
+    let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    let high = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes)));
     [_mm256_mul_ps(scale[0], low), _mm256_mul_ps(scale[1], high)]
 }
 

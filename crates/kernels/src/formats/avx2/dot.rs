@@ -64,30 +64,52 @@ fn four_rows<U: Unpack, M: Multiply, const B: usize>(
     tokens: &[&[Group]; B],
 ) -> [[f32; ROWS]; B] {
     let (steps, groups) = (span::<U>() / U::STEP, span::<U>() / GROUP);
-    let whole = rows.map(|row| U::Step::split(row).0);
+    let whole = steps_of::<U>(rows);
     let spans = whole[0].len() / steps;
     let rest = (whole[0].len() * U::Step::LEN < rows[0].len() || spans * steps < whole[0].len())
         .then(|| rest::<U, B>(rows, tokens, spans));
     let mut acc = [[_mm256_setzero_ps(); 2]; B];
+    // One call for all spans, so that it is compiled into here.
     for span in 0..spans + usize::from(rest.is_some()) {
-        let (steps_of_rows, groups_of_tokens) = match &rest {
+        let (rows, tokens) = match &rest {
             Some((rows, tokens)) if span == spans => {
-                (rows.each_ref().map(|row| &row[..steps]), tokens.each_ref().map(|x| &x[..groups]))
+                (part(&slices(rows), 0, steps), part(&slices(tokens), 0, groups))
             }
-            _ => (
-                whole.map(|row| &row[span * steps..][..steps]),
-                tokens.map(|x| &x[span * groups..][..groups]),
-            ),
+            _ => (part(&whole, span * steps, steps), part(tokens, span * groups, groups)),
         };
         for pair in 0..2 {
-            let rows = [steps_of_rows[2 * pair], steps_of_rows[2 * pair + 1]];
-            add_span::<U, M, B>(&rows, &groups_of_tokens, &mut acc, pair);
+            let rows = [rows[2 * pair], rows[2 * pair + 1]];
+            add_span::<U, M, B>(&rows, &tokens, &mut acc, pair);
         }
     }
-    acc.map(|[first, second]| {
-        let ([a, b], [c, d]) = (add_turns(first), add_turns(second));
-        [a, b, c, d]
-    })
+    let mut products = [[0.0; ROWS]; B];
+    for b in 0..B {
+        let ([first, second], [third, fourth]) = (add_turns(acc[b][0]), add_turns(acc[b][1]));
+        products[b] = [first, second, third, fourth];
+    }
+    products
+}
+
+/// Returns the whole steps of each row.
+#[inline]
+fn steps_of<'a, U: Unpack>(rows: &[&'a [u8]; ROWS]) -> [&'a [U::Step]; ROWS] {
+    rows.map(|row| U::Step::split(row).0)
+}
+
+/// Returns the same part of each slice.
+#[inline]
+fn part<'a, T, const N: usize>(all: &[&'a [T]; N], first: usize, count: usize) -> [&'a [T]; N] {
+    let mut parts = [&[][..]; N];
+    for (part, all) in parts.iter_mut().zip(all) {
+        *part = &all[first..][..count];
+    }
+    parts
+}
+
+/// Returns the arrays as slices.
+#[inline]
+fn slices<T, const L: usize, const N: usize>(arrays: &[[T; L]; N]) -> [&[T]; N] {
+    arrays.each_ref().map(|array| &array[..])
 }
 
 /// What lies behind the whole spans, filled up with zeros.
@@ -201,8 +223,8 @@ fn chunk<U: Unpack, M: Multiply, const B: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 fn quads(rows: &[OfChunks; 2], quad: usize) -> __m256 {
-    let [low, high] = rows.each_ref().map(|row| load_four(&row.as_chunks().0[quad]));
-    _mm256_set_m128(high, low)
+    let (low, high) = (&rows[0].as_chunks().0[quad], &rows[1].as_chunks().0[quad]);
+    _mm256_set_m128(load_four(high), load_four(low))
 }
 
 /// Returns the scales of the activations of a quad's chunks.

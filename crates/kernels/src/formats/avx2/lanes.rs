@@ -11,18 +11,24 @@ use std::arch::x86_64::{
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn sum_quads(rows: [[__m256i; 4]; 2]) -> __m256i {
-    let [first, second] = rows
-        .map(|[a, b, c, d]| _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)));
+    let (first, second) = (sum_four(rows[0]), sum_four(rows[1]));
     let low = _mm256_permute2x128_si256::<0x20>(first, second);
     let high = _mm256_permute2x128_si256::<0x31>(first, second);
     _mm256_add_epi32(low, high)
+}
+
+/// Returns, in lane c of each half, a sum of half of `vectors[c]`.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn sum_four([a, b, c, d]: [__m256i; 4]) -> __m256i {
+    _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
 }
 
 /// Returns (first + third) + (second + fourth) of the lanes of each half.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn add_turns(acc: __m256) -> [f32; 2] {
-    [_mm256_castps256_ps128(acc), _mm256_extractf128_ps::<1>(acc)].map(|acc| add_pairs(acc))
+    [add_pairs(_mm256_castps256_ps128(acc)), add_pairs(_mm256_extractf128_ps::<1>(acc))]
 }
 
 /// Adds the upper two lanes to the lower two, then the second to the first.

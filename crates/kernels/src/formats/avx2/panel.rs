@@ -29,7 +29,7 @@ const DEPTH: usize = 512;
 const CHUNKS: usize = DEPTH / 16;
 
 /// Tokens multiplied at once: with two vectors each, as many sums as there are registers for.
-const TOKENS: usize = 4;
+const TOKENS: usize = 6;
 
 /// Two codes of each row.
 #[derive(Clone, Copy)]
@@ -81,6 +81,8 @@ fn rows_with<U: Unpack, M: Multiply, const MAX: usize>(block: &Block<'_>, out: &
             for (i, sums) in sums.chunks_mut(each).enumerate() {
                 let token = |t: usize| &block.token(i * each + t)[first_group..];
                 match sums.len() {
+                    6 => add::<U, M, 6>(&panel, chunks, token, sums),
+                    5 => add::<U, M, 5>(&panel, chunks, token, sums),
                     4 => add::<U, M, 4>(&panel, chunks, token, sums),
                     3 => add::<U, M, 3>(&panel, chunks, token, sums),
                     2 => add::<U, M, 2>(&panel, chunks, token, sums),
@@ -128,8 +130,11 @@ fn lay_out<U: Unpack>(
                 }
             }
             for i in 0..U::STEP / 16 {
-                // SAFETY: this function has the features that `Unpack` asks of its callers.
-                let codes = steps.map(|step| unsafe { U::codes(step, i / 2, i % 2) });
+                let mut codes = [_mm256_setzero_si256(); 8];
+                for (codes, step) in codes.iter_mut().zip(steps) {
+                    // SAFETY: this function has the features that `Unpack` asks of its callers.
+                    *codes = unsafe { U::codes(step, i / 2, i % 2) };
+                }
                 let to = &mut panel.pairs[s * U::STEP / 2 + i * 8..][..8];
                 for (column, to) in transpose(&codes).into_iter().zip(to) {
                     let to: &mut [i32; 8] = &mut to.0.as_chunks_mut().0[half];
@@ -165,9 +170,11 @@ fn side_by_side(
     half: usize,
 ) {
     for first in (0..count).step_by(8) {
-        let vectors = rows.each_ref().map(|row| {
-            _mm256_castps_si256(load_floats(row[first..].first_chunk().expect("eight to spare")))
-        });
+        let mut vectors = [_mm256_setzero_si256(); 8];
+        for (vector, row) in vectors.iter_mut().zip(rows) {
+            let eight = row[first..].first_chunk().expect("eight to spare");
+            *vector = _mm256_castps_si256(load_floats(eight));
+        }
         for (vector, to) in transpose(&vectors).into_iter().zip(&mut chunks[first..][..8]) {
             store_floats(_mm256_castsi256_ps(vector), &mut to.as_chunks_mut().0[half]);
         }
@@ -186,7 +193,11 @@ fn add<'a, U: Unpack, M: Multiply, const T: usize>(
 ) {
     let tokens: [&[Group]; T] = std::array::from_fn(token);
     for chunk in 0..chunks {
-        let groups = tokens.map(|token| &token[chunk * U::CHUNK / GROUP]);
+        let group = chunk * U::CHUNK / GROUP;
+        let mut groups = [&tokens[0][group]; T];
+        for t in 1..T {
+            groups[t] = &tokens[t][group];
+        }
         let totals = totals::<U, M, T>(panel, chunk, &groups);
         for t in 0..T {
             let x_scale = _mm256_set1_ps(groups[t].scale);
@@ -215,12 +226,18 @@ fn totals<U: Unpack, M: Multiply, const T: usize>(
 ) -> [[__m256i; 2]; T] {
     let pairs = &panel.pairs[chunk * (U::CHUNK / 2)..][..U::CHUNK / 2];
     let at = chunk * U::CHUNK % GROUP / 2;
-    let x = groups.map(|group| &group.codes.as_chunks::<4>().0[at..][..U::CHUNK / 2]);
+    let mut x = [pairs_of(groups[0], at); T];
+    for t in 1..T {
+        x[t] = pairs_of(groups[t], at);
+    }
     let mut totals = [[_mm256_setzero_si256(); 2]; T];
     for (i, pairs) in pairs.iter().enumerate() {
-        let pairs = [0, 1].map(|half| load_pairs(&pairs.0.as_chunks().0[half]));
+        let halves = pairs.0.as_chunks().0;
+        let pairs = [load_pairs(&halves[0]), load_pairs(&halves[1])];
         for t in 0..T {
-            let x = _mm256_set1_epi32(i32::from_le_bytes(x[t][i]));
+            // SAFETY: the group has as many codes from there on as `pairs` has.
+            let x = unsafe { x[t].wrapping_add(i).read() };
+            let x = _mm256_set1_epi32(i32::from_le_bytes(x));
             for half in 0..2 {
                 // SAFETY: the token of `M` came with the block.
                 totals[t][half] = unsafe { M::add_products(totals[t][half], pairs[half], x) };
@@ -228,6 +245,12 @@ fn totals<U: Unpack, M: Multiply, const T: usize>(
         }
     }
     totals
+}
+
+/// Returns where the `at`-th pair of codes of a group lies.
+#[inline]
+fn pairs_of(group: &Group, at: usize) -> *const [u8; 4] {
+    group.codes.as_chunks().0[at..].as_ptr()
 }
 
 /// Returns the scaled sum of the codes that a chunk meets.

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{
     __m256, _mm256_add_ps, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
 
 use half::{bf16, f16};
@@ -14,7 +14,20 @@ use half::{bf16, f16};
 use super::{Element, LANES, filled_up};
 use crate::formats::avx2::{load_16, load_floats, prefetch, sum16};
 use crate::isa::Avx2;
-use crate::kernel::{Block, Out, Products, Tile};
+use crate::kernel::{BLOCK_TOKENS, Block, Out, Products, Tile};
+
+/// The most tokens that are multiplied row by row.
+const DOT_TOKENS: usize = 2;
+
+/// Rows that become floats together.
+const ROWS: usize = 4;
+
+/// Weights of a row that become floats at once: with the values of the tokens that they meet together
+/// they fit into the first cache.
+const DEPTH: usize = 512;
+
+/// Tokens multiplied at once: with the rows, as many sums as there are registers for.
+const TOKENS: usize = 3;
 
 /// Reads stored floats into a vector; callers have the features of [`Avx2`].
 pub(in crate::formats) trait Load: Element {
@@ -51,11 +64,164 @@ impl Load for bf16 {
 
 /// Computes a block.
 pub(in crate::formats) fn block<E: Load>(_: Avx2, block: &Block<'_>, out: &mut Out<'_, '_>) {
-    // SAFETY: the token proves that the machine has every feature the function enables.
-    block.in_tiles(out, |tile, products| unsafe { cut::<E>(tile, products) });
+    if block.tokens <= DOT_TOKENS {
+        // SAFETY: the token proves that the machine has every feature the function enables.
+        block.in_tiles(out, |tile, products| unsafe { cut::<E>(tile, products) });
+    } else if block.tokens <= 16 {
+        // SAFETY: as above.
+        unsafe { panels::<E, 16>(block, out) }
+    } else {
+        // SAFETY: as above.
+        unsafe { panels::<E, BLOCK_TOKENS>(block, out) }
+    }
 }
 
-/// Cuts a tile into blocks of as many rows and tokens as there are registers for.
+/// Some weights of each of a panel's rows, as floats.
+type Panel = [[f32; DEPTH]; ROWS];
+
+/// The lanes of a token, for each row of a panel.
+type Sums = [[f32; LANES]; ROWS];
+
+/// Computes a block of at most `MAX` tokens: some weights of some rows become floats and meet all
+/// tokens, then the next weights.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn panels<E: Load, const MAX: usize>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+    let mut sums = [[[0.0; LANES]; ROWS]; MAX];
+    let mut panel = [[0.0; DEPTH]; ROWS];
+    let cols = block.values.len() / block.tokens;
+    let each = block.tokens.div_ceil(block.tokens.div_ceil(TOKENS));
+    for first_row in (0..block.rows).step_by(ROWS) {
+        let sums = &mut sums[..block.tokens];
+        sums.fill([[0.0; LANES]; ROWS]);
+        for from in (0..cols).step_by(DEPTH) {
+            let depth = DEPTH.min(cols - from);
+            for (r, to) in panel.iter_mut().enumerate() {
+                let row = block.row((first_row + r).min(block.rows - 1));
+                widen::<E>(&row[from * E::BYTES..(from + depth) * E::BYTES], to);
+            }
+            for (i, sums) in sums.chunks_mut(each).enumerate() {
+                let values = &block.values[i * each * cols + from..];
+                match sums.len() {
+                    3 => add::<3>(&panel, values, cols, depth, sums),
+                    2 => add::<2>(&panel, values, cols, depth, sums),
+                    _ => add::<1>(&panel, values, cols, depth, sums),
+                }
+            }
+        }
+        for (token, sums) in sums.iter().enumerate() {
+            for (out, lanes) in out.token(token)[first_row..].iter_mut().zip(sums) {
+                *out = sum_lanes(lanes);
+            }
+        }
+    }
+}
+
+/// Writes the weights of part of a row as floats, with zeros behind them up to whole lanes.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn widen<E: Load>(bytes: &[u8], to: &mut [f32; DEPTH]) {
+    prefetch(bytes);
+    let whole = bytes.len() / (LANES * E::BYTES) * LANES;
+    let (weights, rest) = bytes.split_at(whole * E::BYTES);
+    for (i, to) in to[..whole].as_chunks_mut().0.iter_mut().enumerate() {
+        // SAFETY: this function has the features that `Load` asks of its callers.
+        store_floats(unsafe { E::load(weights, i * 8) }, to);
+    }
+    if !rest.is_empty() {
+        let rest = filled_up::<u8, { LANES * 4 }>(rest);
+        for (i, to) in to[whole..][..LANES].as_chunks_mut().0.iter_mut().enumerate() {
+            // SAFETY: as above.
+            store_floats(unsafe { E::load(&rest, i * 8) }, to);
+        }
+    }
+}
+
+/// Adds the products of `depth` weights of each row and the values of `T` tokens, which lie `cols`
+/// apart; each vector of the lanes is added to by itself, in registers.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
+fn add<const T: usize>(
+    panel: &Panel,
+    values: &[f32],
+    cols: usize,
+    depth: usize,
+    sums: &mut [Sums],
+) {
+    let (whole, has_rest) = (depth / LANES * LANES, !depth.is_multiple_of(LANES));
+    let mut rests = [[0.0; LANES]; T];
+    for (t, rest) in rests.iter_mut().enumerate() {
+        *rest = filled_up(&values[t * cols..][whole..depth]);
+    }
+    for part in 0..LANES / 8 {
+        let mut acc = [[_mm256_setzero_ps(); ROWS]; T];
+        for t in 0..T {
+            for r in 0..ROWS {
+                acc[t][r] = load_floats(&sums[t][r].as_chunks().0[part]);
+            }
+        }
+        for first in (0..whole).step_by(LANES) {
+            let mut x = [_mm256_setzero_ps(); T];
+            for t in 0..T {
+                let at = values.as_ptr().wrapping_add(t * cols + first + part * 8);
+                // SAFETY: the 8 floats lie within the first `whole` of the token's values, and those
+                // within the slice, or the rests would have panicked.
+                x[t] = unsafe { _mm256_loadu_ps(at) };
+            }
+            multiply::<T>(panel, first + part * 8, &x, &mut acc);
+        }
+        if has_rest {
+            let mut x = [_mm256_setzero_ps(); T];
+            for t in 0..T {
+                x[t] = load_floats(&rests[t].as_chunks().0[part]);
+            }
+            multiply::<T>(panel, whole + part * 8, &x, &mut acc);
+        }
+        for t in 0..T {
+            for r in 0..ROWS {
+                store_floats(acc[t][r], &mut sums[t][r].as_chunks_mut().0[part]);
+            }
+        }
+    }
+}
+
+/// Adds the products of a vector of weights of each row and one of values of each token.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn multiply<const T: usize>(
+    panel: &Panel,
+    at: usize,
+    x: &[__m256; T],
+    acc: &mut [[__m256; ROWS]; T],
+) {
+    for r in 0..ROWS {
+        let w = load_floats(panel[r][at..].first_chunk().expect("the panel has the depth"));
+        for t in 0..T {
+            acc[t][r] = _mm256_fmadd_ps(w, x[t], acc[t][r]);
+        }
+    }
+}
+
+/// Returns the sum of the lanes in the order that all tiers share.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn sum_lanes(lanes: &[f32; LANES]) -> f32 {
+    let parts = lanes.as_chunks().0;
+    sum16([
+        _mm256_add_ps(load_floats(&parts[0]), load_floats(&parts[2])),
+        _mm256_add_ps(load_floats(&parts[1]), load_floats(&parts[3])),
+    ])
+}
+
+/// Writes a vector.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn store_floats(vector: __m256, floats: &mut [f32; 8]) {
+    // SAFETY: the array has room for the floats that are written.
+    unsafe { _mm256_storeu_ps(floats.as_mut_ptr(), vector) };
+}
+
+/// Cuts a tile of one or two tokens into blocks.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn cut<E: Load>(tile: &Tile<'_>, products: &mut Products) {
     match tile.tokens {
