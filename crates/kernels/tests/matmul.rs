@@ -179,7 +179,7 @@ fn every_number_of_tokens_has_equal_bits_on_every_tier() {
 fn what_juts_out_of_every_panel_has_equal_bits_on_every_tier() {
     for format in Format::ALL {
         let blocks = 1024 / format.block_elements() + 1;
-        for (rows, tokens) in [(33, 5), (17, 7), (5, 67)] {
+        for (rows, tokens) in [(33, 5), (17, 7), (5, 257)] {
             Case::new(format, rows, blocks * format.block_elements(), tokens, 15).check();
         }
     }
