@@ -94,9 +94,10 @@ fn four_rows<U: Unpack, const B: usize>(
     for span in 0..spans + usize::from(has_rest) {
         let mut span_rows = [&[][..]; ROWS];
         for r in 0..ROWS {
-            span_rows[r] = match span < spans {
-                true => &U::Step::split(rows[r]).0[span * steps..][..steps],
-                false => &rests[r][..steps],
+            span_rows[r] = if span < spans {
+                &U::Step::split(rows[r]).0[span * steps..][..steps]
+            } else {
+                &rests[r][..steps]
             };
         }
         let mut span_tokens = [&[][..]; B];
@@ -107,8 +108,9 @@ fn four_rows<U: Unpack, const B: usize>(
     }
     let mut products = [[0.0; ROWS]; B];
     for b in 0..B {
+        let sum = add_quarters(acc[b]);
         // SAFETY: the array has room for the four floats that are written.
-        unsafe { _mm_storeu_ps(products[b].as_mut_ptr(), add_quarters(acc[b])) };
+        unsafe { _mm_storeu_ps(products[b].as_mut_ptr(), sum) };
     }
     products
 }
@@ -168,8 +170,7 @@ fn of_row<U: Unpack, const B: usize>(row: &[U::Step], tokens: &[&[Group]; B]) ->
     let mut scales = _mm512_setzero_ps();
     let mut mins = _mm512_setzero_ps();
     let mut sums = [[_mm512_setzero_si512(); 4]; B];
-    for s in 0..span::<U>() / U::STEP {
-        let step = &row[s];
+    for (s, step) in row.iter().enumerate() {
         prefetch(step.as_ref(), PREFETCH_BYTES);
         // SAFETY: this function has the features that `Unpack` asks of its callers.
         scales = behind::<U>(scales, unsafe { U::scales(step) }, s);
@@ -200,6 +201,7 @@ fn behind<U: Unpack>(all: __m512, of_step: __m512, s: usize) -> __m512 {
 /// with 128 weights, one of them.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
 fn sum_step<U: Unpack, const B: usize>(
     step: &U::Step,
     tokens: &[&[Group]; B],
@@ -217,17 +219,24 @@ fn sum_step<U: Unpack, const B: usize>(
         for b in 0..B {
             let mut sum = _mm512_setzero_si512();
             for part in 0..parts {
-                let (group, at) = ((first + part) / 2, (first + part) % 2 * 64);
+                let (group, at) = group_of(first + part);
                 sum = _mm512_dpbusd_epi32(sum, bytes[part], load_64(&tokens[b][group].codes, at));
             }
             sum = _mm512_slli_epi32::<8>(sum);
             for part in 0..parts {
-                let (group, at) = ((first + part) / 2, GROUP + (first + part) % 2 * 64);
-                sum = _mm512_dpbusd_epi32(sum, bytes[part], load_64(&tokens[b][group].codes, at));
+                let (group, at) = group_of(first + part);
+                let low = load_64(&tokens[b][group].codes, GROUP + at);
+                sum = _mm512_dpbusd_epi32(sum, bytes[part], low);
             }
             sums[b][first / parts] = sum;
         }
     }
+}
+
+/// Returns the group that has the `part`-th 64 weights, and where in it they begin.
+#[inline]
+const fn group_of(part: usize) -> (usize, usize) {
+    (part / 2, part % 2 * 64)
 }
 
 /// Returns for each quad of chunks a vector with a quarter for each chunk.
@@ -253,8 +262,8 @@ fn x_sums<U: Unpack>(x: &[Group], quad: usize) -> [i32; 4] {
         16 => x[quad / 2].sums_16.as_chunks().0[quad % 2],
         32 => x[quad].sums_32,
         64 => {
-            let ([a, b], [c, d]) = (x[0].sums_64, x[1].sums_64);
-            [a, b, c, d]
+            let (low, high) = (x[0].sums_64, x[1].sums_64);
+            [low[0], low[1], high[0], high[1]]
         }
         _ => [x[0].sum, x[1].sum, x[2].sum, x[3].sum],
     }

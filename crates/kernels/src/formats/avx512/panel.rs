@@ -201,6 +201,7 @@ fn cleared(sums: &mut [MaybeUninit<Sums>]) -> &mut [Sums] {
 /// row. Returns the number of chunks.
 #[target_feature(enable = "avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 #[inline(never)]
+#[expect(clippy::needless_range_loop, reason = "several arrays have the index")]
 fn lay_out<U: Unpack, M: Multiply>(
     panel: &mut Panel,
     block: &Block<'_>,
@@ -287,8 +288,9 @@ fn side_by_side(
         let vectors = transpose(&vectors);
         for (vector, to) in vectors.iter().zip(&mut chunks[first..][..16]) {
             let to: &mut [f32; 16] = &mut to.as_chunks_mut().0[half];
+            let vector = _mm512_castsi512_ps(*vector);
             // SAFETY: the array has room for the sixteen floats that are written.
-            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_castsi512_ps(*vector)) };
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), vector) };
         }
     }
 }
@@ -353,12 +355,12 @@ fn totals<U: Unpack, const T: usize>(
     let at = chunk * U::CHUNK % GROUP;
     let mut totals = [[_mm512_setzero_si512(); 2]; T];
     for part in [0, GROUP] {
-        let x = groups.map(|group| group.codes[part + at..][..U::CHUNK].as_ptr().cast::<i32>());
+        let x = groups.map(|group| group.codes[part + at..][..U::CHUNK].as_chunks::<4>().0);
         for (i, four) in fours.iter().enumerate() {
             let bytes = [load_64(four, 0), load_64(four, 64)];
             for t in 0..T {
                 // SAFETY: there are as many fours of codes in the slice as in `fours`.
-                let x = _mm512_set1_epi32(unsafe { x[t].add(i).read_unaligned() });
+                let x = _mm512_set1_epi32(i32::from_le_bytes(*unsafe { x[t].get_unchecked(i) }));
                 totals[t][0] = _mm512_dpbusd_epi32(totals[t][0], bytes[0], x);
                 totals[t][1] = _mm512_dpbusd_epi32(totals[t][1], bytes[1], x);
             }

@@ -87,8 +87,9 @@ fn four_rows<U: Planar, const B: usize>(
     }
     let mut products = [[0.0; ROWS]; B];
     for b in 0..B {
+        let sum = add_quarters(acc[b]);
         // SAFETY: the array has room for the four floats that are written.
-        unsafe { _mm_storeu_ps(products[b].as_mut_ptr(), add_quarters(acc[b])) };
+        unsafe { _mm_storeu_ps(products[b].as_mut_ptr(), sum) };
     }
     products
 }
