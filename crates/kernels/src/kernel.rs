@@ -41,8 +41,16 @@ pub(crate) struct Block<'a> {
     /// Groups of a token: a 128th of its values, and zeros behind them.
     pub(crate) token_groups: usize,
     /// The same activations in planes, `[tokens, token_planes]`; empty for more than a few tokens.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX-512 reads planes")
+    )]
     pub(crate) planes: &'a [Planes],
     /// Planes of a token: a 512th of its values.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only AVX-512 reads planes")
+    )]
     pub(crate) token_planes: usize,
     /// Unquantized activations, `[tokens, cols]`.
     pub(crate) values: &'a [f32],
@@ -50,12 +58,14 @@ pub(crate) struct Block<'a> {
 
 impl<'a> Block<'a> {
     /// Returns the bytes of one row.
+    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.weights[row * self.row_bytes..][..self.row_bytes]
     }
 
     /// Returns the quantized activations of one token.
+    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(crate) fn token(&self, token: usize) -> &'a [Group] {
         &self.groups[token * self.token_groups..][..self.token_groups]

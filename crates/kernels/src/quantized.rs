@@ -149,7 +149,6 @@ fn row_groups(cols: usize) -> usize {
 
 /// The bytes of four groups side by side as one- and two-bit weights lie in bytes; only AVX-512 has a
 /// use for them.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "see above"))]
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Planes {

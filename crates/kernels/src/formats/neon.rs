@@ -1,28 +1,28 @@
-//! The NEON tier: a unit of 32 codes is four vectors, whose products are added in pairs.
+//! The NEON tier: 16-bit codes times the 16-bit codes of activations, eight at a time.
 //!
-//! Invariant: the lanes of the accumulators are those of the reference, operation by operation.
-//! Formats supply [`Unpack`]; the order of operations is here only. Only what every 64-bit Arm
-//! processor has is used, not the dot product instructions.
+//! Formats supply [`Unpack`]; the order of operations is here only. Invariant: the reference's bits,
+//! since a chunk's sum is exact in any order and the few float operations are the reference's own.
+//! Only what every 64-bit Arm processor has is used, not the dot product instructions.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
 use std::arch::aarch64::{
-    float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, vadd_f32, vaddq_f32, vandq_u8,
-    vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32, vdupq_n_u8, vget_high_f32, vget_low_f32, vget_low_s8,
-    vget_low_s16, vld1q_f32, vld1q_s16, vld1q_u8, vmlal_high_s16, vmlal_s16, vmovl_high_s8,
-    vmovl_s8, vmulq_f32, vmulq_n_f32, vpaddq_s32, vpadds_f32, vreinterpretq_s8_u8, vshrq_n_u8,
-    vst1q_s16, vsubq_f32,
+    float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, vadd_f32, vaddq_f32, vaddvq_s32,
+    vandq_u8, vcvtq_f32_s32, vdupq_n_s32, vdupq_n_u8, vfmaq_f32, vfmsq_f32, vget_high_f32,
+    vget_low_f32, vget_low_s8, vget_low_s16, vld1q_f32, vld1q_s16, vld1q_u8, vmlal_high_s16,
+    vmlal_s16, vmovl_high_s8, vmovl_s8, vmulq_n_f32, vpaddq_s32, vpadds_f32, vreinterpretq_s8_u8,
+    vreinterpretq_s16_u8, vshrq_n_u8, vst1q_f32, vst1q_s16, vuzp1q_f32,
 };
 
 use super::{
-    Decoded, HALF, Layout, Rows, UNIT, array_at, dispatch, float, q2_k, q3_k, q5_0, q5_1, q5_k,
+    Decoded, HALF, Layout, Rows, array_at, dispatch, float, q2_k, q3_k, q5_0, q5_1, q5_k,
     ternary_pairs, tq1_0,
 };
 use crate::format::Format;
 use crate::isa::Neon;
-use crate::kernel::{Products, Tile, TileFn};
+use crate::kernel::{Block, BlockFn, Out, Products, TILE_TOKENS, Tile};
 use crate::quantized::{GROUP, Group};
 
 /// Unpacks the steps of a format; callers have the features of [`Neon`].
@@ -44,87 +44,139 @@ impl Unpack for q3_k::Q3K {}
 impl Unpack for q5_k::Q5K {}
 
 /// Returns this tier's code for a format.
-pub(crate) fn tile_fn(format: Format) -> TileFn<Neon> {
-    dispatch!(format, L => tile::<L>, E => float::neon::tile::<E>)
+pub(crate) fn block_fn(format: Format) -> BlockFn<Neon> {
+    dispatch!(format, L => block::<L>, E => float::neon::block::<E>)
 }
 
-fn tile<U: Unpack>(_: Neon, tile: &Tile<'_>, products: &mut Products) {
+fn block<U: Unpack>(_: Neon, block: &Block<'_>, out: &mut Out<'_, '_>) {
+    // SAFETY: the token proves that the machine has every feature the function enables.
+    block.in_tiles(out, |tile, products| unsafe { cut::<U>(tile, products) });
+}
+
+/// Cuts the tokens of a tile into as many at once as there are registers for.
+#[target_feature(enable = "neon")]
+fn cut<U: Unpack>(tile: &Tile<'_>, products: &mut Products) {
     match tile.tokens {
-        // SAFETY: the token proves that the machine has every feature the function enables.
-        1 => unsafe { blocks::<U, 1>(tile, products) },
-        // SAFETY: as above.
-        2 => unsafe { blocks::<U, 2>(tile, products) },
-        // SAFETY: as above.
-        _ => unsafe { blocks::<U, 4>(tile, products) },
+        1 => rows::<U, 1>(tile, products),
+        2 => rows::<U, 2>(tile, products),
+        _ => rows::<U, 4>(tile, products),
     }
 }
 
-/// Cuts a tile into blocks of one row and `B` tokens; what juts out repeats the last token.
+/// Computes a tile, each step decoded once and multiplied with `B` tokens at a time; what juts out
+/// repeats the last token.
 #[target_feature(enable = "neon")]
-fn blocks<U: Unpack, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
-        let [bytes] = tile.rows_from(row);
-        for token in (0..tile.tokens).step_by(B) {
-            let tokens = tile.groups_from(token);
-            let mut acc = [[vdupq_n_f32(0.0); 4]; B];
-            dots::<U, B>(bytes, &tokens, &mut acc);
-            for (product, acc) in products[token..].iter_mut().zip(acc) {
-                *product = sum16(acc);
-            }
-        }
-    }
-}
-
-/// Adds all steps of a row times `B` tokens.
-#[target_feature(enable = "neon")]
-#[inline]
-fn dots<U: Unpack, const B: usize>(
-    row: &[u8],
-    tokens: &[&[Group]; B],
-    acc: &mut [[float32x4_t; 4]; B],
-) {
+fn rows<U: Unpack, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
+    let tokens: [_; TILE_TOKENS] = tile.groups_from(0);
     let mut decoded = Decoded::ZERO;
-    let row = Rows::<U, 1>::cut(&[row]);
-    let mut groups = 0..0;
-    for [steps] in row.segments() {
-        for step in steps {
-            groups = groups.end..groups.end + U::STEP / GROUP;
-            // SAFETY: this function has the features that `Unpack` asks of its callers.
-            unsafe { U::unpack(step, &mut decoded) };
-            for (tokens, acc) in tokens.iter().zip(&mut *acc) {
-                accumulate::<U>(&decoded, &tokens[groups.clone()], acc);
+    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
+        let row = Rows::<U, 1>::cut(&tile.rows_from(row));
+        let mut acc = [[0.0; 4]; TILE_TOKENS];
+        let mut groups = 0..0;
+        for [steps] in row.segments() {
+            for step in steps {
+                groups = groups.end..groups.end + U::STEP / GROUP;
+                // SAFETY: this function has the features that `Unpack` asks of its callers.
+                unsafe { U::unpack(step, &mut decoded) };
+                let blocks = tokens.as_chunks::<B>().0.iter().zip(acc.as_chunks_mut::<B>().0);
+                for (tokens, acc) in blocks.take(tile.tokens.div_ceil(B)) {
+                    let x = tokens.map(|token| &token[groups.clone()]);
+                    if U::CHUNK <= GROUP / 4 {
+                        add_quads::<U, B>(&decoded, &x, acc);
+                    } else {
+                        add_chunks::<U, B>(&decoded, &x, groups.start, acc);
+                    }
+                }
             }
+        }
+        *products = acc.map(|[a, b, c, d]| (a + c) + (b + d));
+    }
+}
+
+/// Adds a step of chunks of which a group has four or eight, four at a time.
+#[target_feature(enable = "neon")]
+#[inline]
+fn add_quads<U: Unpack, const B: usize>(
+    step: &Decoded,
+    x: &[&[Group]; B],
+    acc: &mut [[f32; 4]; B],
+) {
+    for quad in 0..U::STEP / (4 * U::CHUNK) {
+        let first = quad * 4 * U::CHUNK;
+        let mut sums = [[vdupq_n_s32(0); B]; 4];
+        for (chunk, sums) in sums.iter_mut().enumerate() {
+            *sums = products::<U, B>(step, x, first + chunk * U::CHUNK);
+        }
+        let scales = of_chunks::<U>(&step.scales, quad);
+        for (b, (x, acc)) in x.iter().zip(&mut *acc).enumerate() {
+            let group = &x[first / GROUP];
+            let [low, high] = [[0, 1], [2, 3]].map(|[c, d]| vpaddq_s32(sums[c][b], sums[d][b]));
+            let sum = vcvtq_f32_s32(vpaddq_s32(low, high));
+            let mut total = vfmaq_f32(load_floats(acc, 0), vmulq_n_f32(scales, group.scale), sum);
+            if U::MINS {
+                let x_sums = match U::CHUNK {
+                    16 => load_floats(&group.scaled_16, quad % 2),
+                    _ => load_floats(&group.scaled_32, 0),
+                };
+                total = vfmsq_f32(total, of_chunks::<U>(&step.mins, quad), x_sums);
+            }
+            store_floats(acc, total);
         }
     }
 }
 
-/// Adds one step times one token.
+/// Adds a step, of which `first_group` is the row's first group, of chunks that are half a group or a
+/// group; no format of these has minima.
 #[target_feature(enable = "neon")]
 #[inline]
-fn accumulate<U: Unpack>(step: &Decoded, groups: &[Group], acc: &mut [float32x4_t; 4]) {
-    let codes = step.codes.as_chunks::<UNIT>().0;
-    for first in (0..U::STEP / UNIT).step_by(U::CHUNK / UNIT) {
-        let mut sums = [[vdupq_n_s32(0); 2]; 4];
-        for unit in first..first + U::CHUNK / UNIT {
-            let x = &groups[unit / 4].codes[unit % 4];
-            for (part, sums) in sums.iter_mut().enumerate() {
-                let (w, x) = (load_codes(&codes[unit], part), load_codes(x, part));
-                sums[0] = vmlal_s16(sums[0], vget_low_s16(w), vget_low_s16(x));
-                sums[1] = vmlal_high_s16(sums[1], w, x);
-            }
-        }
-        for (part, sums) in sums.into_iter().enumerate() {
-            let scale = step.scales[2 * first + part / 2] * groups[first / 4].scale;
-            let sums: int32x4_t = vpaddq_s32(sums[0], sums[1]);
-            acc[part] = vaddq_f32(acc[part], vmulq_n_f32(vcvtq_f32_s32(sums), scale));
+#[expect(clippy::cast_precision_loss, reason = "the one rounding of a chunk's sum")]
+fn add_chunks<U: Unpack, const B: usize>(
+    step: &Decoded,
+    x: &[&[Group]; B],
+    first_group: usize,
+    acc: &mut [[f32; 4]; B],
+) {
+    const { assert!(!U::MINS || U::CHUNK <= GROUP / 4, "a wide chunk has no minimum") };
+    for first in (0..U::STEP).step_by(U::CHUNK) {
+        let number = (first_group * GROUP + first) / U::CHUNK;
+        let scale = step.scales[first / HALF];
+        let sums = products::<U, B>(step, x, first);
+        for ((x, sums), acc) in x.iter().zip(sums).zip(&mut *acc) {
+            let acc = &mut acc[number % 4];
+            let sum = vaddvq_s32(sums) as f32;
+            *acc = (scale * x[first / GROUP].scale).mul_add(sum, *acc);
         }
     }
-    if U::MINS {
-        for part in 0..U::STEP / HALF / 4 {
-            let mins = load_floats(&step.mins, part);
-            let product = vmulq_f32(mins, load_floats(&groups[part / 2].sums, part % 2));
-            acc[part] = vsubq_f32(acc[part], product);
+}
+
+/// Returns sums whose lanes add up to those of the products of the chunk that starts at `first`.
+#[target_feature(enable = "neon")]
+#[inline]
+fn products<U: Unpack, const B: usize>(
+    step: &Decoded,
+    x: &[&[Group]; B],
+    first: usize,
+) -> [int32x4_t; B] {
+    let mut sums = [vdupq_n_s32(0); B];
+    for at in (first..first + U::CHUNK).step_by(8) {
+        let w = load_codes(&step.codes, at / 8);
+        for (sum, x) in sums.iter_mut().zip(x) {
+            let x = load_16(&x[at / GROUP].codes, at % GROUP * 2);
+            let x = vreinterpretq_s16_u8(x);
+            *sum = vmlal_s16(*sum, vget_low_s16(w), vget_low_s16(x));
+            *sum = vmlal_high_s16(*sum, w, x);
         }
+    }
+    sums
+}
+
+/// Returns what four chunks have of the numbers that each 16 weights have.
+#[target_feature(enable = "neon")]
+#[inline]
+fn of_chunks<U: Unpack>(halves: &[f32], quad: usize) -> float32x4_t {
+    match U::CHUNK {
+        16 => load_floats(halves, quad),
+        _ => vuzp1q_f32(load_floats(halves, 2 * quad), load_floats(halves, 2 * quad + 1)),
     }
 }
 
@@ -137,10 +189,10 @@ pub(super) fn sum16(lanes: [float32x4_t; 4]) -> f32 {
     vpadds_f32(vadd_f32(vget_low_f32(sum), vget_high_f32(sum)))
 }
 
-/// Reads eight of the codes of a unit.
+/// Reads eight of the codes of a step.
 #[target_feature(enable = "neon")]
 #[inline]
-fn load_codes(codes: &[i16; UNIT], part: usize) -> int16x8_t {
+fn load_codes(codes: &[i16], part: usize) -> int16x8_t {
     let codes: &[i16; 8] = &codes.as_chunks().0[part];
     // SAFETY: the array has the eight codes that are read.
     unsafe { vld1q_s16(codes.as_ptr()) }
@@ -178,6 +230,14 @@ pub(super) fn load_floats(floats: &[f32], part: usize) -> float32x4_t {
     let floats: &[f32; 4] = &floats.as_chunks().0[part];
     // SAFETY: the array has the four floats that are read.
     unsafe { vld1q_f32(floats.as_ptr()) }
+}
+
+/// Writes four floats.
+#[target_feature(enable = "neon")]
+#[inline]
+fn store_floats(out: &mut [f32; 4], floats: float32x4_t) {
+    // SAFETY: the array has room for the four floats that are written.
+    unsafe { vst1q_f32(out.as_mut_ptr(), floats) };
 }
 
 /// Reads 16 bytes.

@@ -5,7 +5,7 @@
 )]
 
 use std::arch::aarch64::{
-    float32x4_t, uint16x4_t, vaddq_f32, vcvt_f32_f16, vdupq_n_f32, vld1_u8, vmulq_f32,
+    float32x4_t, uint16x4_t, vaddq_f32, vcvt_f32_f16, vdupq_n_f32, vfmaq_f32, vld1_u8,
     vreinterpret_f16_u16, vreinterpret_u16_u8, vreinterpretq_f32_u8, vreinterpretq_f32_u32,
     vshll_n_u16,
 };
@@ -16,7 +16,7 @@ use super::{Element, LANES, filled_up};
 use crate::formats::array_at;
 use crate::formats::neon::{load_16, load_floats, sum16};
 use crate::isa::Neon;
-use crate::kernel::{Products, Tile};
+use crate::kernel::{Block, Out, Products, Tile};
 
 /// Reads stored floats into a vector; callers have the features of [`Neon`].
 pub(in crate::formats) trait Load: Element {
@@ -57,13 +57,18 @@ fn load_4_words(bytes: &[u8], at: usize) -> uint16x4_t {
     vreinterpret_u16_u8(unsafe { vld1_u8(bytes.as_ptr()) })
 }
 
-/// Computes a tile.
-pub(in crate::formats) fn tile<E: Load>(_: Neon, tile: &Tile<'_>, products: &mut Products) {
+/// Computes a block.
+pub(in crate::formats) fn block<E: Load>(_: Neon, block: &Block<'_>, out: &mut Out<'_, '_>) {
+    // SAFETY: the token proves that the machine has every feature the function enables.
+    block.in_tiles(out, |tile, products| unsafe { cut::<E>(tile, products) });
+}
+
+/// Cuts a tile into blocks of as many tokens as there are registers for.
+#[target_feature(enable = "neon")]
+fn cut<E: Load>(tile: &Tile<'_>, products: &mut Products) {
     match tile.tokens {
-        // SAFETY: the token proves that the machine has every feature the function enables.
-        1 => unsafe { blocks::<E, 1>(tile, products) },
-        // SAFETY: as above.
-        _ => unsafe { blocks::<E, 2>(tile, products) },
+        1 => blocks::<E, 1>(tile, products),
+        _ => blocks::<E, 2>(tile, products),
     }
 }
 
@@ -103,8 +108,8 @@ fn dots<E: Load, const B: usize>(
                 // SAFETY: this function has the features that `Load` asks of its callers.
                 let w = unsafe { E::load(weights, part * 4) };
                 for (acc, x) in acc.iter_mut().zip(tokens) {
-                    let product = vmulq_f32(w, load_floats(&x[first..][..LANES], part));
-                    acc[part] = vaddq_f32(acc[part], product);
+                    let x = load_floats(&x[first..][..LANES], part);
+                    acc[part] = vfmaq_f32(acc[part], w, x);
                 }
             }
         }
