@@ -15,7 +15,6 @@ pub mod norm;
 pub mod pool;
 pub mod quantized;
 pub mod rope;
-pub mod softmax;
 pub mod swiglu;
 
 mod formats;

@@ -1,8 +1,15 @@
 //! Buffers of one forward pass, sized once.
 
+use toko_kernels::attention::{PART, state_length};
 use toko_kernels::quantized::Quantized;
 
 use crate::Config;
+
+/// Parts that are computed at once, at least: enough for several sequences and threads.
+const PARTS: usize = 32;
+
+/// Query heads that see the same keys and values at once.
+const TILE_ROWS: usize = 48;
 
 /// Everything that a forward pass writes besides the KV cache.
 pub struct Scratch {
@@ -28,8 +35,10 @@ pub struct Scratch {
     pub(crate) quantized: Quantized,
     /// Cosines and sines, `[tokens, rotary_dims]`.
     pub(crate) angles: Vec<f32>,
-    /// Attention scores, one buffer a worker.
-    pub(crate) scores: Vec<Vec<f32>>,
+    /// What some queries have of the positions seen so far, one buffer a worker.
+    pub(crate) states: Vec<Vec<f32>>,
+    /// What the heads of one token have of each part of the positions, some parts at a time.
+    pub(crate) parts: Vec<f32>,
     /// `[rows, vocabulary]`.
     pub(crate) logits: Vec<f32>,
     /// Slot and position of each token of the pass.
@@ -70,7 +79,8 @@ impl Scratch {
             up: floats(config.feed_forward),
             quantized: Quantized::new(max_tokens, widest(config)),
             angles: floats(config.rope.rotary_dims),
-            scores: (0..threads).map(|_| vec![0.0; config.group() * max_positions]).collect(),
+            states: vec![vec![f32::NAN; states_length(config)]; threads],
+            parts: vec![f32::NAN; (PARTS + max_positions.div_ceil(PART)) * part_length(config)],
             logits: vec![0.0; max_rows * config.vocabulary],
             places: Vec::with_capacity(max_tokens),
         }
@@ -78,7 +88,7 @@ impl Scratch {
 
     /// Returns the bytes of the buffers of so many tokens in one pass; those that no memory has are `u64::MAX`.
     ///
-    /// Logits and scores are not among them.
+    /// Logits and what attention takes are not among them.
     pub fn token_bytes(config: &Config, max_tokens: u64) -> u64 {
         let floats = 3 * config.hidden
             + 2 * config.query_length()
@@ -95,10 +105,16 @@ impl Scratch {
         (config.vocabulary * size_of::<f32>()) as u64
     }
 
-    /// Returns the bytes of the scores of one worker over sequences of so many positions; those that no memory has
-    /// are `u64::MAX`.
-    pub fn score_bytes(config: &Config, max_positions: u64) -> u64 {
-        max_positions.saturating_mul((config.group() * size_of::<f32>()) as u64)
+    /// Returns the bytes that attention takes on so many threads before there are any positions.
+    pub fn attention_bytes(config: &Config, threads: u64) -> u64 {
+        let each = (states_length(config) * size_of::<f32>()) as u64;
+        threads.saturating_mul(each).saturating_add(Self::part_bytes(config) * PARTS as u64)
+    }
+
+    /// Returns the bytes that attention takes for each [`PART`] positions of the longest sequence, begun ones
+    /// included.
+    pub fn part_bytes(config: &Config) -> u64 {
+        (part_length(config) * size_of::<f32>()) as u64
     }
 
     /// Makes room for passes that ask for up to `max_rows` rows of logits; there is never less than before.
@@ -106,6 +122,21 @@ impl Scratch {
         self.max_rows = self.max_rows.max(max_rows);
         self.logits.resize(self.max_rows * config.vocabulary, 0.0);
     }
+}
+
+/// The numbers of one token's heads in one part of the positions.
+pub(crate) fn part_length(config: &Config) -> usize {
+    config.heads * state_length(config.head_dim)
+}
+
+/// The most tokens whose heads see the same keys and values at once.
+pub(crate) fn tile_tokens(config: &Config) -> usize {
+    (TILE_ROWS / config.group()).max(1)
+}
+
+/// Twice the numbers of a tile's heads over one KV head: of a part and of all before.
+fn states_length(config: &Config) -> usize {
+    2 * tile_tokens(config) * config.group() * state_length(config.head_dim)
 }
 
 /// The longest row that is multiplied with a matrix.
