@@ -8,6 +8,7 @@ mod tables;
 use toko_admission::sizing::{Evidence, Footprint, Growth, Kind, Sizing, Term};
 use toko_admission::units::Bytes;
 use toko_gguf::Gguf;
+use toko_kernels::attention::PART;
 use toko_kernels::pool::default_threads;
 use toko_model::{Config, KvType, Model, PAGE_TOKENS, Scratch};
 
@@ -113,6 +114,11 @@ fn fixed(
             format!("activations of {chunk} prompt tokens"),
         ),
         term(
+            Kind::Scratch,
+            Bytes::new(Scratch::attention_bytes(config, threads)),
+            format!("attention on {threads} threads"),
+        ),
+        term(
             Kind::Logits,
             Bytes::new(Scratch::row_bytes(config)) * scored,
             format!("logits of {scored} scored tokens"),
@@ -140,22 +146,31 @@ fn per_replica(config: &Config) -> Vec<Term> {
 }
 
 fn growth(config: &Config, options: &Options, page_bytes: Bytes) -> Vec<Growth> {
-    let threads = options.threads.unwrap_or_else(default_threads).max(1) as u64;
-    let step = PAGE_TOKENS as u64;
-    let grows = |kind, step_bytes, source: String| Growth {
+    let (step, part) = (PAGE_TOKENS as u64, PART as u64);
+    let grows = |kind, step_tokens, step_bytes, source: String| Growth {
         kind,
-        step_tokens: step,
+        step_tokens,
         step_bytes,
         window_tokens: None,
         source,
     };
     let kv_type = name(options.kv_type);
-    let scores = Bytes::new(Scratch::score_bytes(config, step)) * threads;
+    let sums = Bytes::new(Scratch::part_bytes(config));
     vec![
-        grows(Kind::KvCache, page_bytes, format!("pages of {step} keys and values in {kv_type}")),
-        // The workers' scores are there once; with them in each replica's share the sum is a little too large.
-        grows(Kind::Scratch, scores, format!("attention scores of {threads} threads")),
-        grows(Kind::Scratch, PAGE_RECORDS, "tokens, their text and the tables of pages".to_owned()),
+        grows(
+            Kind::KvCache,
+            step,
+            page_bytes,
+            format!("pages of {step} keys and values in {kv_type}"),
+        ),
+        // They are there once; with them in each replica's share the sum is a little too large.
+        grows(Kind::Scratch, part, sums, format!("attention over parts of {part} positions")),
+        grows(
+            Kind::Scratch,
+            step,
+            PAGE_RECORDS,
+            "tokens, their text and the tables of pages".to_owned(),
+        ),
     ]
 }
 

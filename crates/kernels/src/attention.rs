@@ -1,285 +1,209 @@
-//! Grouped-query attention of one position over one KV head (arXiv:2305.13245).
+//! Grouped-query attention (arXiv:2305.13245) with a softmax that is corrected page by page
+//! (arXiv:1805.02867).
 //!
-//! Invariant: a score depends on its own key alone, and values are added in the order of positions,
-//! so neither the sizes of the pages nor the number of query heads that share a KV head change a
-//! bit. Knows nothing about who owns the pages.
-
-use std::array::from_fn;
+//! Invariant: what a query gets depends on its position and on the keys and values up to there, bit
+//! for bit: positions are taken in pages and pages in parts whose bounds are the same for every
+//! query, so neither the other queries of a call nor who computes which part changes anything.
+//! Knows nothing about who owns the pages.
 
 use half::f16;
 
-use crate::convert::{Q8Block, Stored};
+use crate::convert::Q8_LENGTH;
 use crate::isa::Tier;
-use crate::isa::lanes::{LANES, Lanes, padded};
-use crate::isa::tiered::tiered;
-use crate::softmax::softmax;
 
-/// One page of one KV head: keys and values `[positions, head_dim]`.
+mod page;
+mod state;
+
+pub use state::{finish, merge, state_length};
+
+/// Positions in a page.
+pub const PAGE: usize = 64;
+
+/// Positions in a part, whose sums are computed from zero and then merged.
+pub const PART: usize = 4 * PAGE;
+
+/// One page of one KV head: keys `[head_dim, PAGE]`, so that a vector holds one number of several
+/// keys, and values `[PAGE, head_dim]`.
 #[derive(Clone, Copy)]
-pub enum KvSlice<'a> {
+pub enum Page<'a> {
     /// Half precision.
     F16 {
-        /// One key per position.
+        /// Keys.
         keys: &'a [f16],
-        /// One value per position.
+        /// Values.
         values: &'a [f16],
     },
     /// Single precision.
     F32 {
-        /// One key per position.
+        /// Keys.
         keys: &'a [f32],
-        /// One value per position.
+        /// Values.
         values: &'a [f32],
     },
-    /// Eight-bit codes in blocks; `head_dim` is whole blocks.
+    /// Eight-bit codes; `head_dim` is a multiple of [`Q8_LENGTH`].
     Q8_0 {
-        /// One key per position.
-        keys: &'a [Q8Block],
-        /// One value per position.
-        values: &'a [Q8Block],
+        /// Keys.
+        keys: Codes<'a>,
+        /// Values.
+        values: Codes<'a>,
     },
 }
 
-impl KvSlice<'_> {
-    /// Returns how many keys there are.
-    ///
-    /// # Panics
-    /// If the values are not as many, or keys of this length are not whole blocks.
-    fn positions(&self, head_dim: usize) -> usize {
-        fn count<T: Stored>(keys: &[T], values: &[T], head_dim: usize) -> usize {
-            assert_eq!(keys.len(), values.len(), "a page holds one value per key");
-            assert!(head_dim.is_multiple_of(T::LENGTH), "a key is whole blocks");
-            keys.len() / (head_dim / T::LENGTH)
-        }
-        match self {
-            Self::F16 { keys, values } => count(keys, values, head_dim),
-            Self::F32 { keys, values } => count(keys, values, head_dim),
-            Self::Q8_0 { keys, values } => count(keys, values, head_dim),
-        }
+/// Numbers as codes; a number is scale · code.
+#[derive(Clone, Copy)]
+pub struct Codes<'a> {
+    /// In the order of the page's numbers.
+    pub codes: &'a [i8],
+    /// `[head_dim / Q8_LENGTH, PAGE]`.
+    pub scales: &'a [f16],
+}
+
+/// Stores a key, or the scales of a key or of a value, at a place of a page; `PAGE` are there.
+///
+/// # Panics
+/// If the page is not made of such keys.
+pub fn put_key<T: Copy>(place: usize, key: &[T], page: &mut [T]) {
+    let numbers = page.as_chunks_mut::<PAGE>().0;
+    assert_eq!(key.len(), numbers.len(), "a page of keys of this length");
+    for (numbers, &number) in numbers.iter_mut().zip(key) {
+        numbers[place] = number;
     }
 }
 
-/// The queries of one position that share a KV head.
+/// Stores a value at a place of a page.
+///
+/// # Panics
+/// If the page has no such place.
+pub fn put_value<T: Copy>(place: usize, value: &[T], page: &mut [T]) {
+    page[place * value.len()..][..value.len()].copy_from_slice(value);
+}
+
+/// Queries of one or more tokens in a row that share a KV head.
 #[derive(Clone, Copy)]
-pub struct Query<'a> {
-    /// `[group, head_dim]`, already rotated.
+pub struct Queries<'a> {
+    /// Heads of `head_dim` numbers, already rotated: `group` of them for each token.
     pub values: &'a [f32],
+    /// How far apart the first heads of two tokens are.
+    pub stride: usize,
+    /// How many tokens there are.
+    pub tokens: usize,
+    /// How many heads share the KV head.
+    pub group: usize,
     /// The length of one head.
     pub head_dim: usize,
     /// What the dot products are multiplied with, usually 1 / √`head_dim`.
     pub scale: f32,
+    /// The position of the first token, which sees the positions up to its own.
+    pub position: usize,
 }
 
-/// Writes softmax(query · keys · scale) · values to `out`, over the first `positions` positions of
-/// `pages`.
+impl<'a> Queries<'a> {
+    /// Returns how many heads of how many tokens there are.
+    pub fn rows(&self) -> usize {
+        self.tokens * self.group
+    }
+
+    /// Returns how many positions the last token sees.
+    pub fn positions(&self) -> usize {
+        self.position + self.tokens
+    }
+
+    /// Returns where a row lies in a buffer like `values`.
+    fn offset(&self, row: usize) -> usize {
+        row / self.group * self.stride + row % self.group * self.head_dim
+    }
+
+    fn row(&self, row: usize) -> &'a [f32] {
+        &self.values[self.offset(row)..][..self.head_dim]
+    }
+
+    /// Returns how many positions a row sees.
+    fn limit(&self, row: usize) -> usize {
+        self.position + row / self.group + 1
+    }
+}
+
+/// Writes softmax(query · keys · scale) · values of every row to `out`, which is laid out like
+/// the queries.
 ///
-/// `scores`: scratch, at least `group · positions`. `out`: `[group, head_dim]`.
+/// `pages`: from position 0 on. `states`: scratch, two times `rows` of [`state_length`].
 ///
 /// # Panics
-/// If the lengths do not fit each other or `pages` hold fewer than `positions` positions.
+/// If the lengths do not fit each other or there are too few pages.
 pub fn attend<'a>(
     tier: Tier,
-    query: &Query<'_>,
-    pages: impl Iterator<Item = KvSlice<'a>> + Clone,
-    positions: usize,
-    scores: &mut [f32],
+    queries: &Queries<'_>,
+    mut pages: impl Iterator<Item = Page<'a>>,
+    states: &mut [f32],
     out: &mut [f32],
 ) {
-    let Query { values: queries, head_dim, scale } = *query;
-    assert!(head_dim > 0 && queries.len().is_multiple_of(head_dim), "queries are whole heads");
-    assert_eq!(queries.len(), out.len(), "one output per query");
-    let scores = &mut scores[..queries.len() / head_dim * positions];
-    if positions == 0 {
-        return out.fill(0.0);
+    let length = state_length(queries.head_dim);
+    let (whole, rest) = states.split_at_mut(queries.rows() * length);
+    let part = &mut rest[..whole.len()];
+    state::clear(queries.head_dim, whole);
+    for index in 0..queries.positions().div_ceil(PART) {
+        attend_part(tier, queries, index, &mut pages, part);
+        merge(tier, queries.head_dim, part, whole);
     }
-    for_each_page(pages.clone(), head_dim, positions, |page, at, count| {
-        let shape = Shape { head_dim, positions, at, count };
-        match page {
-            KvSlice::F16 { keys, .. } => score_f16(tier, queries, keys, scale, shape, scores),
-            KvSlice::F32 { keys, .. } => score_f32(tier, queries, keys, scale, shape, scores),
-            KvSlice::Q8_0 { keys, .. } => score_q8_0(tier, queries, keys, scale, shape, scores),
-        }
-    });
-    for scores in scores.chunks_exact_mut(positions) {
-        softmax(tier, scores);
+    for (row, state) in whole.chunks_exact(length).enumerate() {
+        finish(state, &mut out[queries.offset(row)..][..queries.head_dim]);
     }
-    out.fill(0.0);
-    for_each_page(pages, head_dim, positions, |page, at, count| {
-        let shape = Shape { head_dim, positions, at, count };
-        match page {
-            KvSlice::F16 { values, .. } => mix_f16(tier, scores, values, shape, out),
-            KvSlice::F32 { values, .. } => mix_f32(tier, scores, values, shape, out),
-            KvSlice::Q8_0 { values, .. } => mix_q8_0(tier, scores, values, shape, out),
-        }
-    });
 }
 
-/// Where a page lies among the positions.
+/// Writes to `states` what every row has of one part of the positions.
+///
+/// `pages`: from the part's first position on; those of the part are taken. `states`: one of
+/// [`state_length`] for each row.
+///
+/// # Panics
+/// If the lengths do not fit each other or there are too few pages.
+pub fn attend_part<'a>(
+    tier: Tier,
+    queries: &Queries<'_>,
+    part: usize,
+    mut pages: impl Iterator<Item = Page<'a>>,
+    states: &mut [f32],
+) {
+    let head_dim = queries.head_dim;
+    assert_eq!(states.len(), queries.rows() * state_length(head_dim), "a state for each row");
+    state::clear(head_dim, states);
+    let bounds = part * PART..queries.positions().min((part + 1) * PART);
+    let mut next = pages.next();
+    for at in bounds.clone().step_by(PAGE) {
+        let page = next.expect("there is a page for each position");
+        // The last page of the part fetches nothing ahead, as its successor may be somebody else's.
+        next = if at + PAGE < bounds.end { pages.next() } else { None };
+        match page {
+            Page::F16 { keys, values } => {
+                let [keys, values] = [keys, values].map(|x| plain(x, head_dim));
+                page::add_f16(tier, queries, at, keys, values, next, states);
+            }
+            Page::F32 { keys, values } => {
+                let [keys, values] = [keys, values].map(|x| plain(x, head_dim));
+                page::add_f32(tier, queries, at, keys, values, next, states);
+            }
+            Page::Q8_0 { keys, values } => {
+                let [keys, values] = [keys, values].map(|x| coded(x, head_dim));
+                page::add_q8_0(tier, queries, at, keys, values, next, states);
+            }
+        }
+    }
+}
+
+/// The keys or the values of a page.
 #[derive(Clone, Copy)]
-struct Shape {
-    head_dim: usize,
-    /// All positions, the length of a row of scores.
-    positions: usize,
-    /// The first position of the page.
-    at: usize,
-    /// How many positions of the page count.
-    count: usize,
+struct Numbers<'a, T> {
+    numbers: &'a [T],
+    /// What the numbers are multiplied with, `[head_dim / Q8_LENGTH]`, or nothing.
+    scales: &'a [[f16; PAGE]],
 }
 
-/// Calls `f(page, first position, positions of it that count)` until `positions` are covered.
-fn for_each_page<'a>(
-    pages: impl Iterator<Item = KvSlice<'a>>,
-    head_dim: usize,
-    positions: usize,
-    mut f: impl FnMut(KvSlice<'a>, usize, usize),
-) {
-    let mut at = 0;
-    for page in pages {
-        let count = page.positions(head_dim).min(positions - at);
-        f(page, at, count);
-        at += count;
-        if at == positions {
-            return;
-        }
-    }
-    assert_eq!(at, positions, "the pages hold fewer positions than asked for");
+fn plain<T>(numbers: &[T], head_dim: usize) -> Numbers<'_, T> {
+    assert_eq!(numbers.len(), PAGE * head_dim, "a page has a key and a value per position");
+    Numbers { numbers, scales: &[] }
 }
 
-tiered!(fn score_f16(q: &[f32], keys: &[f16], scale: f32, shape: Shape, scores: &mut [f32])
-    = score_page::<f16> in lanes);
-tiered!(fn score_f32(q: &[f32], keys: &[f32], scale: f32, shape: Shape, scores: &mut [f32])
-    = score_page::<f32> in lanes);
-tiered!(fn score_q8_0(q: &[f32], keys: &[Q8Block], scale: f32, shape: Shape, scores: &mut [f32])
-    = score_page::<Q8Block> in lanes);
-tiered!(fn mix_f16(scores: &[f32], values: &[f16], shape: Shape, out: &mut [f32])
-    = mix_page::<f16> in lanes);
-tiered!(fn mix_f32(scores: &[f32], values: &[f32], shape: Shape, out: &mut [f32])
-    = mix_page::<f32> in lanes);
-tiered!(fn mix_q8_0(scores: &[f32], values: &[Q8Block], shape: Shape, out: &mut [f32])
-    = mix_page::<Q8Block> in lanes);
-
-/// Writes the scores of one page for all query heads, up to four of them per pass over the keys.
-#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
-#[inline(always)]
-fn score_page<L: Lanes, T: Stored>(
-    isa: L::Isa,
-    q: &[f32],
-    keys: &[T],
-    scale: f32,
-    shape: Shape,
-    scores: &mut [f32],
-) {
-    let heads = q.len() / shape.head_dim;
-    let mut head = 0;
-    while head < heads {
-        let q = &q[head * shape.head_dim..];
-        let scores = &mut scores[head * shape.positions..];
-        head += match heads - head {
-            1 => score_heads::<L, T, 1>(isa, q, keys, scale, shape, scores),
-            2 => score_heads::<L, T, 2>(isa, q, keys, scale, shape, scores),
-            3 => score_heads::<L, T, 3>(isa, q, keys, scale, shape, scores),
-            _ => score_heads::<L, T, 4>(isa, q, keys, scale, shape, scores),
-        };
-    }
-}
-
-/// Writes the scores of one page for `G` heads and returns `G`.
-#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
-#[inline(always)]
-fn score_heads<L: Lanes, T: Stored, const G: usize>(
-    isa: L::Isa,
-    q: &[f32],
-    keys: &[T],
-    scale: f32,
-    shape: Shape,
-    scores: &mut [f32],
-) -> usize {
-    let dim = shape.head_dim;
-    let q: [&[f32]; G] = from_fn(|g| &q[g * dim..][..dim]);
-    let whole_q: [&[[f32; LANES]]; G] = q.map(|q| q.as_chunks().0);
-    let rest_q: [&[f32]; G] = q.map(|q| q.as_chunks::<LANES>().1);
-    for (i, key) in keys.chunks_exact(dim / T::LENGTH).take(shape.count).enumerate() {
-        let (whole, rest) = T::units(key);
-        let mut sums = [L::splat(isa, 0.0); G];
-        for (u, unit) in whole.iter().enumerate() {
-            for chunk in 0..T::CHUNKS {
-                let key = T::load::<L>(isa, unit, chunk);
-                for g in 0..G {
-                    let q = L::load(isa, &whole_q[g][u * T::CHUNKS + chunk]);
-                    sums[g] = sums[g].add_product(key, q);
-                }
-            }
-        }
-        if !rest.is_empty() {
-            let key = T::load::<L>(isa, &T::padded(rest), 0);
-            for g in 0..G {
-                sums[g] = sums[g].add_product(key, L::load(isa, &padded(rest_q[g], 0.0)));
-            }
-        }
-        for (g, sums) in sums.into_iter().enumerate() {
-            scores[g * shape.positions + shape.at + i] = sums.sum() * scale;
-        }
-    }
-    G
-}
-
-/// Adds the weighted values of one page to all heads of `out`, up to four of them per pass.
-#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
-#[inline(always)]
-fn mix_page<L: Lanes, T: Stored>(
-    isa: L::Isa,
-    scores: &[f32],
-    values: &[T],
-    shape: Shape,
-    out: &mut [f32],
-) {
-    let heads = out.len() / shape.head_dim;
-    let mut head = 0;
-    while head < heads {
-        let scores = &scores[head * shape.positions + shape.at..];
-        let out = &mut out[head * shape.head_dim..];
-        head += match heads - head {
-            1 => mix_heads::<L, T, 1>(isa, scores, values, shape, out),
-            2 => mix_heads::<L, T, 2>(isa, scores, values, shape, out),
-            3 => mix_heads::<L, T, 3>(isa, scores, values, shape, out),
-            _ => mix_heads::<L, T, 4>(isa, scores, values, shape, out),
-        };
-    }
-}
-
-/// Adds the weighted values of one page to `G` heads and returns `G`.
-#[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
-#[inline(always)]
-fn mix_heads<L: Lanes, T: Stored, const G: usize>(
-    isa: L::Isa,
-    scores: &[f32],
-    values: &[T],
-    shape: Shape,
-    out: &mut [f32],
-) -> usize {
-    let dim = shape.head_dim;
-    let scores: [&[f32]; G] = from_fn(|g| &scores[g * shape.positions..][..shape.count]);
-    for c in 0..dim.div_ceil(LANES) {
-        let (start, end) = (c * LANES, dim.min(c * LANES + LANES));
-        let mut sums = [L::splat(isa, 0.0); G];
-        for (g, sums) in sums.iter_mut().enumerate() {
-            *sums = L::load(isa, &padded(&out[g * dim..][start..end], 0.0));
-        }
-        for (i, value) in values.chunks_exact(dim / T::LENGTH).take(shape.count).enumerate() {
-            let (whole, rest) = T::units(value);
-            let value = match whole.get(c / T::CHUNKS) {
-                Some(unit) => T::load::<L>(isa, unit, c % T::CHUNKS),
-                None => T::load::<L>(isa, &T::padded(rest), 0),
-            };
-            for g in 0..G {
-                sums[g] = sums[g].add_product(value, L::splat(isa, scores[g][i]));
-            }
-        }
-        for (g, sums) in sums.into_iter().enumerate() {
-            let mut lanes = [0.0; LANES];
-            sums.store(&mut lanes);
-            out[g * dim..][start..end].copy_from_slice(&lanes[..end - start]);
-        }
-    }
-    G
+fn coded(Codes { codes, scales }: Codes<'_>, head_dim: usize) -> Numbers<'_, i8> {
+    assert_eq!(codes.len(), scales.len() * Q8_LENGTH, "a scale for each 32 codes");
+    Numbers { scales: scales.as_chunks().0, ..plain(codes, head_dim) }
 }

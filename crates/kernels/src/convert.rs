@@ -8,7 +8,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::format::Format;
 use crate::isa::Tier;
-use crate::isa::lanes::{LANES, Lanes, padded};
+use crate::isa::lanes::{LANES, Lanes};
 use crate::isa::tiered::tiered;
 
 /// Writes `values` as f16 to `out`, rounded to nearest even; what is too large becomes infinite.
@@ -20,130 +20,82 @@ pub fn to_f16(values: &[f32], out: &mut [f16]) {
     out.convert_from_f32_slice(values);
 }
 
-/// How many numbers share a scale in a [`Q8Block`].
+/// How many numbers share a scale in a row of eight-bit codes.
 pub const Q8_LENGTH: usize = Format::Q8_0.block_elements();
-
-/// Numbers that share a scale, in the bytes of [`Format::Q8_0`]: the scale as f16, then a signed
-/// byte for each number; a number is scale · byte.
-pub type Q8Block = [u8; Format::Q8_0.block_bytes()];
 
 /// Added to a whole number below 2²² in size, it leaves its two's complement in the sum's low bits.
 const INTEGER: f32 = 12_582_912.0;
 
-/// Writes `values` as blocks to `out`: the bytes that [`Format::quantizer`] gives finite numbers.
+/// Writes `values` as codes and a scale for each [`Q8_LENGTH`] of them; a number is scale · code.
 ///
-/// A block with a number that is not finite is read back as NaN where the format would drop it.
+/// Finite numbers get the scale and codes that [`Format::quantizer`] gives them in a block of
+/// [`Format::Q8_0`]. A block with a number that is not finite is read back as NaN where the format
+/// would drop it.
 ///
 /// # Panics
-/// If there is not one block for each [`Q8_LENGTH`] values.
-pub fn to_q8_0(tier: Tier, values: &[f32], out: &mut [Q8Block]) {
-    assert_eq!(values.len(), out.len() * Q8_LENGTH, "one block for each 32 values");
-    narrowed(tier, values, out);
+/// If there is not one code for each value and one scale for each [`Q8_LENGTH`].
+pub fn to_q8_0(tier: Tier, values: &[f32], codes: &mut [i8], scales: &mut [f16]) {
+    assert_eq!(values.len(), codes.len(), "one code per value");
+    assert_eq!(values.len(), scales.len() * Q8_LENGTH, "one scale for each 32 values");
+    narrowed(tier, values, codes, scales);
 }
 
-tiered!(fn narrowed(values: &[f32], out: &mut [Q8Block]) = narrow_blocks);
+tiered!(fn narrowed(values: &[f32], codes: &mut [i8], scales: &mut [f16]) = narrow_blocks);
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn narrow_blocks(values: &[f32], out: &mut [Q8Block]) {
-    for (values, block) in values.as_chunks::<Q8_LENGTH>().0.iter().zip(out) {
+fn narrow_blocks(values: &[f32], codes: &mut [i8], scales: &mut [f16]) {
+    let blocks = values.as_chunks::<Q8_LENGTH>().0.iter().zip(codes.as_chunks_mut::<Q8_LENGTH>().0);
+    for ((values, codes), stored) in blocks.zip(scales) {
         // As integers, sizes have the order of the numbers, with infinity and NaN above them.
         let size = values.iter().fold(0, |max, v| max.max(v.to_bits() & (u32::MAX >> 1)));
         let scale = f32::from_bits(size) / 127.0;
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-        let (bits, codes) = block.split_at_mut(2);
-        bits.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        *stored = f16::from_f32(scale);
         for (code, value) in codes.iter_mut().zip(values) {
             let rounded = (value * inverse).clamp(-128.0, 127.0).round();
-            [*code, ..] = (rounded + INTEGER).to_le_bytes();
+            let [low, ..] = (rounded + INTEGER).to_le_bytes();
+            *code = low.cast_signed();
         }
     }
 }
 
-/// One or more numbers as the KV cache holds them.
+/// A number as the KV cache holds it.
 pub(crate) trait Stored: Copy {
-    /// What is widened together: one or more chunks of 16 numbers.
-    type Unit;
-    /// How many numbers `Self` is.
-    const LENGTH: usize;
-    /// How many chunks a unit is.
-    const CHUNKS: usize;
+    /// Zero.
+    const ZERO: Self;
 
-    /// Returns the whole units of a row and the rest.
-    fn units(row: &[Self]) -> (&[Self::Unit], &[Self]);
-
-    /// Returns a rest with zeros behind it.
-    fn padded(rest: &[Self]) -> Self::Unit;
-
-    /// Returns one chunk of a unit as f32.
-    fn load<L: Lanes>(isa: L::Isa, unit: &Self::Unit, chunk: usize) -> L;
+    /// Returns sixteen of them as f32.
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L;
 }
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 impl Stored for f32 {
-    type Unit = [Self; LANES];
-    const LENGTH: usize = 1;
-    const CHUNKS: usize = 1;
+    const ZERO: Self = 0.0;
 
     #[inline(always)]
-    fn units(row: &[Self]) -> (&[Self::Unit], &[Self]) {
-        row.as_chunks()
-    }
-
-    #[inline(always)]
-    fn padded(rest: &[Self]) -> Self::Unit {
-        padded(rest, 0.0)
-    }
-
-    #[inline(always)]
-    fn load<L: Lanes>(isa: L::Isa, unit: &Self::Unit, _: usize) -> L {
-        L::load(isa, unit)
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
+        L::load(isa, values)
     }
 }
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 impl Stored for f16 {
-    type Unit = [Self; LANES];
-    const LENGTH: usize = 1;
-    const CHUNKS: usize = 1;
+    const ZERO: Self = Self::ZERO;
 
     #[inline(always)]
-    fn units(row: &[Self]) -> (&[Self::Unit], &[Self]) {
-        row.as_chunks()
-    }
-
-    #[inline(always)]
-    fn padded(rest: &[Self]) -> Self::Unit {
-        padded(rest, Self::ZERO)
-    }
-
-    #[inline(always)]
-    fn load<L: Lanes>(isa: L::Isa, unit: &Self::Unit, _: usize) -> L {
-        L::load_f16(isa, unit)
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
+        L::load_f16(isa, values)
     }
 }
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
-impl Stored for Q8Block {
-    type Unit = Self;
-    const LENGTH: usize = Q8_LENGTH;
-    const CHUNKS: usize = Q8_LENGTH / LANES;
+impl Stored for i8 {
+    const ZERO: Self = 0;
 
     #[inline(always)]
-    fn units(row: &[Self]) -> (&[Self], &[Self]) {
-        (row, &[])
-    }
-
-    #[inline(always)]
-    fn padded(_: &[Self]) -> Self {
-        [0; Format::Q8_0.block_bytes()]
-    }
-
-    #[inline(always)]
-    fn load<L: Lanes>(isa: L::Isa, unit: &Self, chunk: usize) -> L {
-        let [low, high, codes @ ..] = unit;
-        let scale = f16::from_le_bytes([*low, *high]);
-        L::load_codes(isa, &codes.as_chunks().0[chunk], scale)
+    fn load<L: Lanes>(isa: L::Isa, values: &[Self; LANES]) -> L {
+        L::load_i8(isa, values)
     }
 }
 

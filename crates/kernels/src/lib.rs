@@ -16,7 +16,6 @@ pub mod norm;
 pub mod pool;
 pub mod quantized;
 pub mod rope;
-pub mod softmax;
 pub mod stream;
 pub mod swiglu;
 

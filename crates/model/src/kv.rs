@@ -7,15 +7,15 @@
 use std::ops::Range;
 
 use half::f16;
-use toko_kernels::attention::KvSlice;
-use toko_kernels::convert::{Q8_LENGTH, Q8Block, to_f16, to_q8_0};
+use toko_kernels::attention::{Codes, PAGE, Page as Seen, put_key, put_value};
+use toko_kernels::convert::{Q8_LENGTH, to_f16, to_q8_0};
 use toko_kernels::format::Format;
 use toko_kernels::isa::Tier;
 
 use crate::{Config, Error};
 
 /// Positions in one page.
-pub const PAGE_TOKENS: usize = 64;
+pub const PAGE_TOKENS: usize = PAGE;
 
 /// Element type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,18 +77,22 @@ impl PageTable {
 enum Page {
     F32(Box<[f32]>),
     F16(Box<[f16]>),
-    Q8_0(Box<[Q8Block]>),
+    Q8_0 { codes: Box<[i8]>, scales: Box<[f16]> },
 }
 
 /// Keys and values of all sequences.
 ///
-/// Inside a page: `[layers][keys, values][kv_heads][PAGE_TOKENS][head_dim]`.
+/// Inside a page: `[layers][keys, values][kv_heads]` of numbers in the kernels' order.
 pub struct KvCache {
     kind: KvType,
     layers: usize,
     kv_heads: usize,
     head_dim: usize,
     pages: Vec<Option<Page>>,
+    /// One position's keys or values, or their scales, on their way into a page.
+    halves: Vec<f16>,
+    /// Their codes.
+    codes: Vec<i8>,
     /// How many tables hold each page.
     holders: Vec<usize>,
     free: Vec<usize>,
@@ -101,12 +105,19 @@ impl KvCache {
     /// When [`KvType::check`] refuses the model.
     pub fn new(config: &Config, kind: KvType) -> Self {
         assert!(kind.check(config).is_ok(), "heads are whole blocks");
+        let length = config.kv_length();
         Self {
             kind,
             layers: config.layers,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             pages: Vec::new(),
+            halves: match kind {
+                KvType::F32 => Vec::new(),
+                KvType::F16 => vec![f16::ZERO; length],
+                KvType::Q8_0 => vec![f16::ZERO; length / Q8_LENGTH],
+            },
+            codes: if kind == KvType::Q8_0 { vec![0; length] } else { Vec::new() },
             holders: Vec::new(),
             free: Vec::new(),
         }
@@ -157,10 +168,10 @@ impl KvCache {
         let page = match self.kind {
             KvType::F32 => Page::F32(vec![0.0; elements].into_boxed_slice()),
             KvType::F16 => Page::F16(vec![f16::ZERO; elements].into_boxed_slice()),
-            KvType::Q8_0 => {
-                let zero: Q8Block = [0; Format::Q8_0.block_bytes()];
-                Page::Q8_0(vec![zero; elements / Q8_LENGTH].into_boxed_slice())
-            }
+            KvType::Q8_0 => Page::Q8_0 {
+                codes: vec![0; elements].into_boxed_slice(),
+                scales: vec![f16::ZERO; elements / Q8_LENGTH].into_boxed_slice(),
+            },
         };
         if let Some(index) = self.free.pop() {
             self.pages[index] = Some(page);
@@ -172,9 +183,11 @@ impl KvCache {
         self.pages.len() - 1
     }
 
-    /// Offset of a head's first position inside a page; `part` is 0 for keys and 1 for values.
-    fn offset(&self, layer: usize, part: usize, head: usize) -> usize {
-        ((layer * 2 + part) * self.kv_heads + head) * PAGE_TOKENS * self.head_dim
+    /// Where a head's numbers lie inside a page; `part` is 0 for keys and 1 for values.
+    fn range(&self, layer: usize, part: usize, head: usize) -> Range<usize> {
+        let length = PAGE_TOKENS * self.head_dim;
+        let start = ((layer * 2 + part) * self.kv_heads + head) * length;
+        start..start + length
     }
 
     /// Stores the keys and values of one position in one layer, each `[kv_heads, head_dim]`.
@@ -189,43 +202,58 @@ impl KvCache {
     ) {
         let page = table.pages[position / PAGE_TOKENS];
         assert_eq!(self.holders[page], 1, "a shared page is never written");
-        let row = position % PAGE_TOKENS * self.head_dim;
+        let place = position % PAGE_TOKENS;
         for (part, source) in [keys, values].into_iter().enumerate() {
-            for (head, source) in source.chunks_exact(self.head_dim).enumerate() {
-                let start = self.offset(layer, part, head) + row;
-                let range = start..start + self.head_dim;
+            let (halves, codes) = (&mut self.halves[..], &mut self.codes[..]);
+            match self.kind {
+                KvType::F32 => {}
+                KvType::F16 => to_f16(source, halves),
+                KvType::Q8_0 => to_q8_0(tier, source, codes, halves),
+            }
+            for head in 0..self.kv_heads {
+                let range = self.range(layer, part, head);
+                let row = head * self.head_dim..(head + 1) * self.head_dim;
                 match self.pages[page].as_mut().expect("a table holds live pages") {
-                    Page::F32(page) => page[range].copy_from_slice(source),
-                    Page::F16(page) => to_f16(source, &mut page[range]),
-                    Page::Q8_0(page) => to_q8_0(tier, source, &mut page[blocks(range)]),
+                    Page::F32(page) => put(part, place, &source[row], &mut page[range]),
+                    Page::F16(page) => put(part, place, &self.halves[row], &mut page[range]),
+                    Page::Q8_0 { codes, scales } => {
+                        put(part, place, &self.codes[row.clone()], &mut codes[range.clone()]);
+                        put_key(place, &self.halves[blocks(row)], &mut scales[blocks(range)]);
+                    }
                 }
             }
         }
     }
 
-    /// Yields the first `positions` keys and values of one head, page by page.
+    /// Yields the keys and values of one head, page by page from page `first` on.
     pub(crate) fn head<'a>(
         &'a self,
         table: &'a PageTable,
         layer: usize,
         head: usize,
-        positions: usize,
-    ) -> impl Iterator<Item = KvSlice<'a>> + Clone + 'a {
-        let (keys, values) = (self.offset(layer, 0, head), self.offset(layer, 1, head));
-        table.pages[..positions.div_ceil(PAGE_TOKENS)].iter().enumerate().map(
-            move |(index, &page)| {
-                let length = (positions - index * PAGE_TOKENS).min(PAGE_TOKENS) * self.head_dim;
-                let (keys, values) = (keys..keys + length, values..values + length);
-                match self.pages[page].as_ref().expect("a table holds live pages") {
-                    Page::F32(page) => KvSlice::F32 { keys: &page[keys], values: &page[values] },
-                    Page::F16(page) => KvSlice::F16 { keys: &page[keys], values: &page[values] },
-                    Page::Q8_0(page) => {
-                        KvSlice::Q8_0 { keys: &page[blocks(keys)], values: &page[blocks(values)] }
-                    }
+        first: usize,
+    ) -> impl Iterator<Item = Seen<'a>> + 'a {
+        let ranges = [self.range(layer, 0, head), self.range(layer, 1, head)];
+        table.pages[first..].iter().map(move |&page| {
+            let [keys, values] = ranges.clone();
+            match self.pages[page].as_ref().expect("a table holds live pages") {
+                Page::F32(page) => Seen::F32 { keys: &page[keys], values: &page[values] },
+                Page::F16(page) => Seen::F16 { keys: &page[keys], values: &page[values] },
+                Page::Q8_0 { codes, scales } => {
+                    let [keys, values] = [keys, values].map(|range| Codes {
+                        codes: &codes[range.clone()],
+                        scales: &scales[blocks(range)],
+                    });
+                    Seen::Q8_0 { keys, values }
                 }
-            },
-        )
+            }
+        })
     }
+}
+
+/// Stores one head's key, which `part` 0 is, or value.
+fn put<T: Copy>(part: usize, place: usize, row: &[T], page: &mut [T]) {
+    if part == 0 { put_key(place, row, page) } else { put_value(place, row, page) }
 }
 
 /// The blocks that hold some whole heads' numbers.
@@ -238,7 +266,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
-    use toko_kernels::attention::KvSlice;
+    use toko_kernels::attention::Page as Seen;
     use toko_kernels::isa::Tier;
 
     use super::{KvCache, KvType, PAGE_TOKENS, PageTable};
@@ -267,6 +295,8 @@ mod tests {
             kv_heads: 1,
             head_dim: 1,
             pages: Vec::new(),
+            halves: Vec::new(),
+            codes: Vec::new(),
             holders: Vec::new(),
             free: Vec::new(),
         }
@@ -281,10 +311,9 @@ mod tests {
 
     /// The marks of a table's pages; a page that is not marked through and through has none.
     fn marks(kv: &KvCache, table: &PageTable) -> Vec<Option<f32>> {
-        let slices = kv.head(table, 0, 0, table.pages.len() * PAGE_TOKENS);
-        slices
-            .map(|slice| {
-                let KvSlice::F32 { keys, values } = slice else { return None };
+        kv.head(table, 0, 0, 0)
+            .map(|page| {
+                let Seen::F32 { keys, values } = page else { return None };
                 let (key, value) = (keys[0].to_bits(), (-keys[0]).to_bits());
                 let is_marked = keys.len() == PAGE_TOKENS
                     && keys.iter().all(|number| number.to_bits() == key)

@@ -1,8 +1,15 @@
 //! Buffers of one forward pass, sized once.
 
+use toko_kernels::attention::{PART, state_length};
 use toko_kernels::quantized::Quantized;
 
 use crate::{Config, Slot};
+
+/// Parts that are computed at once, at least: enough for several sequences and threads.
+const PARTS: usize = 32;
+
+/// Query heads that see the same keys and values at once.
+const TILE_ROWS: usize = 48;
 
 /// Everything that a forward pass writes besides the KV cache.
 pub struct Scratch {
@@ -25,8 +32,10 @@ pub struct Scratch {
     pub(crate) quantized: Quantized,
     /// Cosines and sines, `[tokens, rotary_dims]`.
     pub(crate) angles: Vec<f32>,
-    /// Attention scores, one buffer a worker.
-    pub(crate) scores: Vec<Vec<f32>>,
+    /// What some queries have of the positions seen so far, one buffer a worker.
+    pub(crate) states: Vec<Vec<f32>>,
+    /// What the heads of one token have of each part of the positions, some parts at a time.
+    pub(crate) parts: Vec<f32>,
     /// `[rows, vocabulary]`.
     pub(crate) logits: Vec<f32>,
     /// Slot and position of each token of the pass.
@@ -64,7 +73,8 @@ impl Scratch {
             mixed: floats(shared_length(config)),
             quantized: Quantized::new(max_tokens, widest(config)),
             angles: floats(config.rope.rotary_dims),
-            scores: (0..threads).map(|_| vec![0.0; config.group() * max_positions]).collect(),
+            states: vec![vec![f32::NAN; states_length(config)]; threads],
+            parts: vec![f32::NAN; (PARTS + max_positions.div_ceil(PART)) * part_length(config)],
             logits: vec![0.0; max_rows * config.vocabulary],
             places: Vec::with_capacity(max_tokens),
         }
@@ -72,7 +82,7 @@ impl Scratch {
 
     /// Returns the bytes of the buffers of so many tokens in one pass; those that no memory has are `u64::MAX`.
     ///
-    /// Logits and scores are not among them.
+    /// Logits and what attention takes are not among them.
     pub fn token_bytes(config: &Config, max_tokens: u64) -> u64 {
         let floats = 2 * config.hidden
             + 2 * shared_length(config)
@@ -88,10 +98,16 @@ impl Scratch {
         (config.vocabulary * size_of::<f32>()) as u64
     }
 
-    /// Returns the bytes of the scores of one worker over sequences of so many positions; those that no memory has
-    /// are `u64::MAX`.
-    pub fn score_bytes(config: &Config, max_positions: u64) -> u64 {
-        max_positions.saturating_mul((config.group() * size_of::<f32>()) as u64)
+    /// Returns the bytes that attention takes on so many threads before there are any positions.
+    pub fn attention_bytes(config: &Config, threads: u64) -> u64 {
+        let each = (states_length(config) * size_of::<f32>()) as u64;
+        threads.saturating_mul(each).saturating_add(Self::part_bytes(config) * PARTS as u64)
+    }
+
+    /// Returns the bytes that attention takes for each [`PART`] positions of the longest sequence, begun ones
+    /// included.
+    pub fn part_bytes(config: &Config) -> u64 {
+        (part_length(config) * size_of::<f32>()) as u64
     }
 
     /// Takes in what a pass is to compute.
@@ -119,6 +135,21 @@ impl Scratch {
 /// The length of a row that the attention and the feed-forward block use in turn.
 fn shared_length(config: &Config) -> usize {
     config.query_length().max(config.feed_forward)
+}
+
+/// The numbers of one token's heads in one part of the positions.
+pub(crate) fn part_length(config: &Config) -> usize {
+    config.heads * state_length(config.head_dim)
+}
+
+/// The most tokens whose heads see the same keys and values at once.
+pub(crate) fn tile_tokens(config: &Config) -> usize {
+    (TILE_ROWS / config.group()).max(1)
+}
+
+/// Twice the numbers of a tile's heads over one KV head: of a part and of all before.
+fn states_length(config: &Config) -> usize {
+    2 * tile_tokens(config) * config.group() * state_length(config.head_dim)
 }
 
 /// The longest row that is multiplied with a matrix.

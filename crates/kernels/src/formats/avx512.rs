@@ -66,11 +66,11 @@ pub(crate) fn block_fn(format: Format) -> BlockFn<Avx512> {
 }
 
 fn planar_block<U: Unpack + Planar>(isa: Avx512, block: &Block<'_>, out: &mut Out<'_, '_>) {
-    if !block.planes.is_empty() {
+    if block.planes.is_empty() {
+        self::block::<U>(isa, block, out);
+    } else {
         // SAFETY: the token proves that the machine has every feature the function enables.
         unsafe { planes::rows::<U>(block, out) }
-    } else {
-        self::block::<U>(isa, block, out);
     }
 }
 

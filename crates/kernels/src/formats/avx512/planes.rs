@@ -188,10 +188,10 @@ fn products<const N: usize>(
 #[inline]
 fn bits(payload: __m512i) -> [__m512i; 8] {
     let mut planes = [payload; 8];
-    for bit in 0..8 {
+    for (bit, plane) in planes.iter_mut().enumerate() {
         // Row 6 of the matrix makes bit 1 of the result.
         let matrix = _mm512_set1_epi64(1 << bit << 48);
-        planes[bit] = _mm512_gf2p8affine_epi64_epi8::<0>(payload, matrix);
+        *plane = _mm512_gf2p8affine_epi64_epi8::<0>(payload, matrix);
     }
     planes
 }
@@ -201,13 +201,13 @@ fn bits(payload: __m512i) -> [__m512i; 8] {
 #[inline]
 fn pairs<U: Planar>(payload: __m512i) -> [__m512i; 4] {
     let mut planes = [payload; 4];
-    for pair in 0..4 {
+    for (pair, plane) in planes.iter_mut().enumerate() {
         // Rows 7 and 6 of the matrix make bits 0 and 1 of the result.
         let matrix = (1_u64 << (2 * pair) << 56) | (2_u64 << (2 * pair) << 48);
         let matrix = _mm512_set1_epi64(matrix.cast_signed());
         let bits = _mm512_gf2p8affine_epi64_epi8::<0>(payload, matrix);
         // SAFETY: this function has the features that `Planar` asks of its callers.
-        planes[pair] = unsafe { U::codes(bits) };
+        *plane = unsafe { U::codes(bits) };
     }
     planes
 }
