@@ -37,6 +37,11 @@ pub struct Amx(Avx512);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neon(());
 
+/// Proof that the machine has the dot products of bytes and all of [`Neon`].
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeonDot(Neon);
+
 /// Names the instruction set a kernel is written for; all tiers give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
@@ -57,6 +62,9 @@ pub enum Tier {
     /// 128-bit vectors of 64-bit Arm.
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
+    /// 128-bit vectors of 64-bit Arm with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(NeonDot),
 }
 
 impl Tier {
@@ -71,7 +79,10 @@ impl Tier {
             tiers.extend(Amx::detect().map(Self::Amx));
         }
         #[cfg(target_arch = "aarch64")]
-        tiers.extend(Neon::detect().map(Self::Neon));
+        {
+            tiers.extend(Neon::detect().map(Self::Neon));
+            tiers.extend(NeonDot::detect().map(Self::NeonDot));
+        }
         tiers
     }
 
@@ -95,8 +106,8 @@ impl Tier {
         }
     }
 
-    /// Returns the lower-case name: `reference`, `avx2`, `avx-vnni`, `avx512`, `amx` or
-    /// `neon`.
+    /// Returns the lower-case name: `reference`, `avx2`, `avx-vnni`, `avx512`, `amx`,
+    /// `neon` or `neon-dot`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reference => "reference",
@@ -110,6 +121,8 @@ impl Tier {
             Self::Amx(_) => "amx",
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot(_) => "neon-dot",
         }
     }
 }
@@ -173,5 +186,17 @@ impl Amx {
 impl Neon {
     fn detect() -> Option<Self> {
         std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl NeonDot {
+    fn detect() -> Option<Self> {
+        Neon::detect().filter(|_| std::arch::is_aarch64_feature_detected!("dotprod")).map(Self)
+    }
+
+    /// Returns the proof of the vectors that have the dot products.
+    pub(crate) fn vectors(self) -> Neon {
+        self.0
     }
 }

@@ -5,11 +5,11 @@
 //! dealt out to workers is the business of `matmul`.
 
 use crate::format::Format;
-#[cfg(target_arch = "aarch64")]
-use crate::isa::Neon;
 use crate::isa::Tier;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx2, Avx512, AvxVnni};
+#[cfg(target_arch = "aarch64")]
+use crate::isa::{Neon, NeonDot};
 use crate::pool::Columns;
 use crate::quantized::{Group, Planes};
 
@@ -58,14 +58,14 @@ pub(crate) struct Block<'a> {
 
 impl<'a> Block<'a> {
     /// Returns the bytes of one row.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.weights[row * self.row_bytes..][..self.row_bytes]
     }
 
     /// Returns the quantized activations of one token.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline]
     pub(crate) fn token(&self, token: usize) -> &'a [Group] {
         &self.groups[token * self.token_groups..][..self.token_groups]
@@ -187,6 +187,8 @@ enum Code {
     Amx(Amx, BlockFn<Amx>),
     #[cfg(target_arch = "aarch64")]
     Neon(Neon, BlockFn<Neon>),
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(NeonDot, BlockFn<NeonDot>),
 }
 
 impl Kernel {
@@ -204,6 +206,8 @@ impl Kernel {
             Tier::Amx(isa) => Code::Amx(isa, crate::formats::amx::block_fn(format)),
             #[cfg(target_arch = "aarch64")]
             Tier::Neon(isa) => Code::Neon(isa, crate::formats::neon::block_fn(format)),
+            #[cfg(target_arch = "aarch64")]
+            Tier::NeonDot(isa) => Code::NeonDot(isa, crate::formats::neon::dot_block_fn(format)),
         };
         Self { format, code }
     }
@@ -239,6 +243,8 @@ impl Kernel {
             Code::Amx(isa, code) => code(isa, block, out),
             #[cfg(target_arch = "aarch64")]
             Code::Neon(isa, code) => code(isa, block, out),
+            #[cfg(target_arch = "aarch64")]
+            Code::NeonDot(isa, code) => code(isa, block, out),
         }
     }
 }

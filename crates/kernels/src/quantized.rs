@@ -26,7 +26,7 @@ pub(crate) enum Form {
     /// 128 little-endian words.
     Words,
     /// The high bytes of all codes, then the low bytes; a code is 256 · high + low, both signed.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     Bytes,
 }
 
@@ -35,6 +35,8 @@ impl Form {
         match tier {
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) | Tier::Amx(_) => Self::Bytes,
+            #[cfg(target_arch = "aarch64")]
+            Tier::NeonDot(_) => Self::Bytes,
             _ => Self::Words,
         }
     }
@@ -105,7 +107,7 @@ impl Group {
                     *bytes = code.to_le_bytes();
                 }
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
             Form::Bytes => {
                 let (highs, lows) = self.codes.split_at_mut(GROUP);
                 for ((high, low), code) in highs.iter_mut().zip(lows).zip(codes) {
@@ -240,7 +242,7 @@ impl Quantized {
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = tier;
+        let _ = (self, tier);
     }
 
     /// Returns the number of rows held.

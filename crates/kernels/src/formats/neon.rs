@@ -1,35 +1,46 @@
-//! The NEON tier: 16-bit codes times the 16-bit codes of activations, eight at a time.
+//! The NEON tiers: rows are unpacked to signed bytes, 512 weights at a time, and meet all tokens.
 //!
-//! Formats supply [`Unpack`]; the order of operations is here only. Invariant: the reference's bits,
-//! since a chunk's sum is exact in any order and the few float operations are the reference's own.
-//! Only what every 64-bit Arm processor has is used, not the dot product instructions.
+//! Formats supply [`Unpack`], the instructions that multiply are [`Multiply`]'s. Invariant: both
+//! give the reference's bits, since a chunk's sum is exact in any order and the few float operations
+//! are the reference's own: lane q of an accumulator belongs to the chunks whose number is q modulo 4.
 #![expect(
     unsafe_code,
     reason = "a tier: its functions run only where a token proves their features"
 )]
 
+mod multiply;
+
 use std::arch::aarch64::{
-    float32x4_t, int8x16_t, int16x8_t, int32x4_t, uint8x16_t, vadd_f32, vaddq_f32, vaddvq_s32,
-    vandq_u8, vcvtq_f32_s32, vdupq_n_s32, vdupq_n_u8, vfmaq_f32, vfmsq_f32, vget_high_f32,
-    vget_low_f32, vget_low_s8, vget_low_s16, vld1q_f32, vld1q_s16, vld1q_u8, vmlal_high_s16,
-    vmlal_s16, vmovl_high_s8, vmovl_s8, vmulq_n_f32, vpaddq_s32, vpadds_f32, vreinterpretq_s8_u8,
-    vreinterpretq_s16_u8, vshrq_n_u8, vst1q_f32, vst1q_s16, vuzp1q_f32,
+    float32x4_t, int8x16_t, uint8x16_t, vadd_f32, vaddq_f32, vandq_u8, vcvtq_f32_s32, vdupq_n_f32,
+    vdupq_n_u8, vfmaq_f32, vfmsq_f32, vget_high_f32, vget_low_f32, vld1q_f32, vld1q_u8, vmulq_f32,
+    vpaddq_s32, vpadds_f32, vreinterpretq_s8_u8, vshrq_n_u8, vst1q_s8,
 };
 
+use multiply::Multiply;
+
 use super::{
-    Decoded, HALF, Layout, Rows, array_at, dispatch, float, q2_k, q3_k, q5_0, q5_1, q5_k,
+    Decoded, HALF, Layout, StepBytes, array_at, dispatch, float, q2_k, q3_k, q5_0, q5_1, q5_k,
     ternary_pairs, tq1_0,
 };
 use crate::format::Format;
-use crate::isa::Neon;
-use crate::kernel::{Block, BlockFn, Out, Products, TILE_TOKENS, Tile};
+use crate::isa::{Neon, NeonDot};
+use crate::kernel::{BLOCK_TOKENS, Block, BlockFn, Out};
 use crate::quantized::{GROUP, Group};
+
+/// Rows unpacked before tokens pass.
+const ROWS: usize = 4;
+
+/// Weights unpacked before tokens pass: four chunks or a multiple of that in every format.
+const SPAN: usize = 512;
+
+/// The most chunks in a span.
+const SPAN_CHUNKS: usize = SPAN / HALF;
 
 /// Unpacks the steps of a format; callers have the features of [`Neon`].
 pub(super) trait Unpack: Layout {
     /// Decodes a step, to the same numbers as [`Layout::decode`].
-    unsafe fn unpack(step: &Self::Step, out: &mut Decoded) {
-        Self::decode(step, out);
+    unsafe fn unpack(step: &Self::Step, out: &mut Unpacked<'_>) {
+        narrow::<Self>(step, out);
     }
 }
 
@@ -43,141 +54,152 @@ impl Unpack for q2_k::Q2K {}
 impl Unpack for q3_k::Q3K {}
 impl Unpack for q5_k::Q5K {}
 
-/// Returns this tier's code for a format.
-pub(crate) fn block_fn(format: Format) -> BlockFn<Neon> {
-    dispatch!(format, L => block::<L>, E => float::neon::block::<E>)
+/// Where the numbers of a step go: a code per weight, a scale and a minimum per chunk.
+pub(super) struct Unpacked<'a> {
+    codes: &'a mut [i8],
+    pub(super) scales: &'a mut [f32],
+    pub(super) mins: &'a mut [f32],
 }
 
-fn block<U: Unpack>(_: Neon, block: &Block<'_>, out: &mut Out<'_, '_>) {
-    // SAFETY: the token proves that the machine has every feature the function enables.
-    block.in_tiles(out, |tile, products| unsafe { cut::<U>(tile, products) });
-}
-
-/// Cuts the tokens of a tile into as many at once as there are registers for.
-#[target_feature(enable = "neon")]
-fn cut<U: Unpack>(tile: &Tile<'_>, products: &mut Products) {
-    match tile.tokens {
-        1 => rows::<U, 1>(tile, products),
-        2 => rows::<U, 2>(tile, products),
-        _ => rows::<U, 4>(tile, products),
+/// Unpacks a step as the reference does.
+#[expect(clippy::cast_possible_truncation, reason = "codes of every format fit a signed byte")]
+fn narrow<L: Layout + ?Sized>(step: &L::Step, out: &mut Unpacked<'_>) {
+    let mut decoded = Decoded::ZERO;
+    L::decode(step, &mut decoded);
+    for (out, &code) in out.codes.iter_mut().zip(&decoded.codes) {
+        *out = code as i8;
+    }
+    let halves = L::CHUNK / HALF;
+    for (out, &scale) in out.scales.iter_mut().zip(decoded.scales.iter().step_by(halves)) {
+        *out = scale;
+    }
+    for (out, &min) in out.mins.iter_mut().zip(decoded.mins.iter().step_by(halves)) {
+        *out = min;
     }
 }
 
-/// Computes a tile, each step decoded once and multiplied with `B` tokens at a time; what juts out
-/// repeats the last token.
-#[target_feature(enable = "neon")]
-fn rows<U: Unpack, const B: usize>(tile: &Tile<'_>, products: &mut Products) {
-    let tokens: [_; TILE_TOKENS] = tile.groups_from(0);
-    let mut decoded = Decoded::ZERO;
-    for (row, products) in products.iter_mut().enumerate().take(tile.rows) {
-        let row = Rows::<U, 1>::cut(&tile.rows_from(row));
-        let mut acc = [[0.0; 4]; TILE_TOKENS];
-        let mut groups = 0..0;
-        for [steps] in row.segments() {
-            for step in steps {
-                groups = groups.end..groups.end + U::STEP / GROUP;
+/// Returns the code of the NEON tier for a format.
+pub(crate) fn block_fn(format: Format) -> BlockFn<Neon> {
+    dispatch!(format, L => block::<L, Neon>, E => float::neon::block::<E>)
+}
+
+/// Returns the code of the tier with dot products for a format.
+pub(crate) fn dot_block_fn(format: Format) -> BlockFn<NeonDot> {
+    dispatch!(
+        format,
+        L => block::<L, NeonDot>,
+        E => |isa, block, out| float::neon::block::<E>(isa.vectors(), block, out)
+    )
+}
+
+fn block<U: Unpack, M: Multiply>(_: M, block: &Block<'_>, out: &mut Out<'_, '_>) {
+    // SAFETY: the token proves that the machine has every feature the function enables.
+    unsafe { rows::<U, M>(block, out) }
+}
+
+/// The unpacked part of a row.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Span {
+    codes: [i8; SPAN],
+    scales: [f32; SPAN_CHUNKS],
+    mins: [f32; SPAN_CHUNKS],
+}
+
+impl Span {
+    const ZERO: Self =
+        Self { codes: [0; SPAN], scales: [0.0; SPAN_CHUNKS], mins: [0.0; SPAN_CHUNKS] };
+
+    /// Unpacks the span that `bytes` begin with; what lies behind the last step has scales of zero.
+    #[target_feature(enable = "neon")]
+    #[inline]
+    fn unpack<U: Unpack>(&mut self, bytes: &[u8]) {
+        let (whole, rest) = U::Step::split(bytes);
+        let padded =
+            (!rest.is_empty() && whole.len() < SPAN / U::STEP).then(|| U::Step::padded(rest));
+        let mut steps = whole.iter().chain(&padded);
+        let chunks = U::STEP / U::CHUNK;
+        for at in 0..SPAN / U::STEP {
+            let mut out = Unpacked {
+                codes: &mut self.codes[at * U::STEP..][..U::STEP],
+                scales: &mut self.scales[at * chunks..][..chunks],
+                mins: &mut self.mins[at * chunks..][..chunks],
+            };
+            if let Some(step) = steps.next() {
                 // SAFETY: this function has the features that `Unpack` asks of its callers.
-                unsafe { U::unpack(step, &mut decoded) };
-                let blocks = tokens.as_chunks::<B>().0.iter().zip(acc.as_chunks_mut::<B>().0);
-                for (tokens, acc) in blocks.take(tile.tokens.div_ceil(B)) {
-                    let x = tokens.map(|token| &token[groups.clone()]);
-                    if U::CHUNK <= GROUP / 4 {
-                        add_quads::<U, B>(&decoded, &x, acc);
-                    } else {
-                        add_chunks::<U, B>(&decoded, &x, groups.start, acc);
-                    }
-                }
+                unsafe { U::unpack(step, &mut out) };
+            } else {
+                out.scales.fill(0.0);
+                out.mins.fill(0.0);
             }
         }
-        *products = acc.map(|[a, b, c, d]| (a + c) + (b + d));
     }
 }
 
-/// Adds a step of chunks of which a group has four or eight, four at a time.
+#[target_feature(enable = "neon")]
+fn rows<U: Unpack, M: Multiply>(block: &Block<'_>, out: &mut Out<'_, '_>) {
+    let zero = [vdupq_n_f32(0.0); ROWS];
+    let mut spans = [Span::ZERO; ROWS];
+    let mut sums = [zero; BLOCK_TOKENS];
+    let sums = &mut sums[..block.tokens];
+    let span_bytes = SPAN / U::STEP * U::Step::LEN;
+    for first in (0..block.rows).step_by(ROWS) {
+        sums.fill(zero);
+        let count = ROWS.min(block.rows - first);
+        for span in 0..block.row_bytes.div_ceil(span_bytes) {
+            for (r, unpacked) in spans[..count].iter_mut().enumerate() {
+                unpacked.unpack::<U>(&block.row(first + r)[span * span_bytes..]);
+            }
+            for (token, sums) in sums.iter_mut().enumerate() {
+                let groups = block.token(token)[span * (SPAN / GROUP)..].first_chunk();
+                add::<U, M>(&spans, groups.expect("tokens are whole spans"), sums);
+            }
+        }
+        for (token, sums) in sums.iter().enumerate() {
+            let products = sums.map(|sums| sum4(sums));
+            out.token(token)[first..][..count].copy_from_slice(&products[..count]);
+        }
+    }
+}
+
+/// Adds a span of four rows times one token.
 #[target_feature(enable = "neon")]
 #[inline]
-fn add_quads<U: Unpack, const B: usize>(
-    step: &Decoded,
-    x: &[&[Group]; B],
-    acc: &mut [[f32; 4]; B],
+fn add<U: Unpack, M: Multiply>(
+    spans: &[Span; ROWS],
+    groups: &[Group; SPAN / GROUP],
+    sums: &mut [float32x4_t; ROWS],
 ) {
-    for quad in 0..U::STEP / (4 * U::CHUNK) {
-        let first = quad * 4 * U::CHUNK;
-        let mut sums = [[vdupq_n_s32(0); B]; 4];
-        for (chunk, sums) in sums.iter_mut().enumerate() {
-            *sums = products::<U, B>(step, x, first + chunk * U::CHUNK);
-        }
-        let scales = of_chunks::<U>(&step.scales, quad);
-        for (b, (x, acc)) in x.iter().zip(&mut *acc).enumerate() {
-            let group = &x[first / GROUP];
-            let [low, high] = [[0, 1], [2, 3]].map(|[c, d]| vpaddq_s32(sums[c][b], sums[d][b]));
-            let sum = vcvtq_f32_s32(vpaddq_s32(low, high));
-            let mut total = vfmaq_f32(load_floats(acc, 0), vmulq_n_f32(scales, group.scale), sum);
+    for quad in 0..SPAN / U::CHUNK / 4 {
+        let at = [0, 1, 2, 3].map(|q| (4 * quad + q) * U::CHUNK);
+        let x_scales = load_floats(&at.map(|at| groups[at / GROUP].scale), 0);
+        let group = &groups[at[0] / GROUP];
+        for (span, sums) in spans.iter().zip(&mut *sums) {
+            let totals = at.map(|at| {
+                let codes = &span.codes[at..][..U::CHUNK];
+                // SAFETY: the token of `M` came with the block.
+                unsafe { M::products(codes, &groups[at / GROUP], at % GROUP) }
+            });
+            let [a, b, c, d] = totals;
+            let totals = vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)));
+            let scales = vmulq_f32(load_floats(&span.scales, quad), x_scales);
+            *sums = vfmaq_f32(*sums, scales, totals);
             if U::MINS {
                 let x_sums = match U::CHUNK {
                     16 => load_floats(&group.scaled_16, quad % 2),
                     _ => load_floats(&group.scaled_32, 0),
                 };
-                total = vfmsq_f32(total, of_chunks::<U>(&step.mins, quad), x_sums);
+                *sums = vfmsq_f32(*sums, load_floats(&span.mins, quad), x_sums);
             }
-            store_floats(acc, total);
         }
     }
 }
 
-/// Adds a step, of which `first_group` is the row's first group, of chunks that are half a group or a
-/// group; no format of these has minima.
+/// Adds four lanes as a tree.
 #[target_feature(enable = "neon")]
 #[inline]
-#[expect(clippy::cast_precision_loss, reason = "the one rounding of a chunk's sum")]
-fn add_chunks<U: Unpack, const B: usize>(
-    step: &Decoded,
-    x: &[&[Group]; B],
-    first_group: usize,
-    acc: &mut [[f32; 4]; B],
-) {
-    const { assert!(!U::MINS || U::CHUNK <= GROUP / 4, "a wide chunk has no minimum") };
-    for first in (0..U::STEP).step_by(U::CHUNK) {
-        let number = (first_group * GROUP + first) / U::CHUNK;
-        let scale = step.scales[first / HALF];
-        let sums = products::<U, B>(step, x, first);
-        for ((x, sums), acc) in x.iter().zip(sums).zip(&mut *acc) {
-            let acc = &mut acc[number % 4];
-            let sum = vaddvq_s32(sums) as f32;
-            *acc = (scale * x[first / GROUP].scale).mul_add(sum, *acc);
-        }
-    }
-}
-
-/// Returns sums whose lanes add up to those of the products of the chunk that starts at `first`.
-#[target_feature(enable = "neon")]
-#[inline]
-fn products<U: Unpack, const B: usize>(
-    step: &Decoded,
-    x: &[&[Group]; B],
-    first: usize,
-) -> [int32x4_t; B] {
-    let mut sums = [vdupq_n_s32(0); B];
-    for at in (first..first + U::CHUNK).step_by(8) {
-        let w = load_codes(&step.codes, at / 8);
-        for (sum, x) in sums.iter_mut().zip(x) {
-            let x = load_16(&x[at / GROUP].codes, at % GROUP * 2);
-            let x = vreinterpretq_s16_u8(x);
-            *sum = vmlal_s16(*sum, vget_low_s16(w), vget_low_s16(x));
-            *sum = vmlal_high_s16(*sum, w, x);
-        }
-    }
-    sums
-}
-
-/// Returns what four chunks have of the numbers that each 16 weights have.
-#[target_feature(enable = "neon")]
-#[inline]
-fn of_chunks<U: Unpack>(halves: &[f32], quad: usize) -> float32x4_t {
-    match U::CHUNK {
-        16 => load_floats(halves, quad),
-        _ => vuzp1q_f32(load_floats(halves, 2 * quad), load_floats(halves, 2 * quad + 1)),
-    }
+fn sum4(lanes: float32x4_t) -> f32 {
+    vpadds_f32(vadd_f32(vget_low_f32(lanes), vget_high_f32(lanes)))
 }
 
 /// Adds the lanes as a tree, in the order of `lanes::sum16`.
@@ -185,34 +207,16 @@ fn of_chunks<U: Unpack>(halves: &[f32], quad: usize) -> float32x4_t {
 #[inline]
 pub(super) fn sum16(lanes: [float32x4_t; 4]) -> f32 {
     let [a, b, c, d] = lanes;
-    let sum = vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d));
-    vpadds_f32(vadd_f32(vget_low_f32(sum), vget_high_f32(sum)))
+    sum4(vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d)))
 }
 
-/// Reads eight of the codes of a step.
+/// Writes 16 of the codes of a step.
 #[target_feature(enable = "neon")]
 #[inline]
-fn load_codes(codes: &[i16], part: usize) -> int16x8_t {
-    let codes: &[i16; 8] = &codes.as_chunks().0[part];
-    // SAFETY: the array has the eight codes that are read.
-    unsafe { vld1q_s16(codes.as_ptr()) }
-}
-
-/// Writes eight of the codes of a step.
-#[target_feature(enable = "neon")]
-#[inline]
-pub(super) fn store_codes(decoded: &mut Decoded, part: usize, codes: int16x8_t) {
-    let out: &mut [i16; 8] = &mut decoded.codes.as_chunks_mut().0[part];
-    // SAFETY: the array has room for the eight codes that are written.
-    unsafe { vst1q_s16(out.as_mut_ptr(), codes) };
-}
-
-/// Widens and writes 16 of the codes of a step.
-#[target_feature(enable = "neon")]
-#[inline]
-pub(super) fn store_16_codes(decoded: &mut Decoded, half: usize, codes: int8x16_t) {
-    store_codes(decoded, 2 * half, vmovl_s8(vget_low_s8(codes)));
-    store_codes(decoded, 2 * half + 1, vmovl_high_s8(codes));
+pub(super) fn store_codes(out: &mut Unpacked<'_>, half: usize, codes: int8x16_t) {
+    let out: &mut [i8; 16] = &mut out.codes.as_chunks_mut().0[half];
+    // SAFETY: the array has room for the 16 codes that are written.
+    unsafe { vst1q_s8(out.as_mut_ptr(), codes) };
 }
 
 /// Returns the low and the high four bits of each byte.
@@ -230,14 +234,6 @@ pub(super) fn load_floats(floats: &[f32], part: usize) -> float32x4_t {
     let floats: &[f32; 4] = &floats.as_chunks().0[part];
     // SAFETY: the array has the four floats that are read.
     unsafe { vld1q_f32(floats.as_ptr()) }
-}
-
-/// Writes four floats.
-#[target_feature(enable = "neon")]
-#[inline]
-fn store_floats(out: &mut [f32; 4], floats: float32x4_t) {
-    // SAFETY: the array has room for the four floats that are written.
-    unsafe { vst1q_f32(out.as_mut_ptr(), floats) };
 }
 
 /// Reads 16 bytes.

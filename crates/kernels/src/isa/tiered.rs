@@ -89,6 +89,11 @@ macro_rules! tiered {
                 // NEON is part of what every 64-bit Arm target compiles for.
                 #[cfg(target_arch = "aarch64")]
                 $crate::isa::Tier::Neon($isa_neon) => $neon,
+                #[cfg(target_arch = "aarch64")]
+                $crate::isa::Tier::NeonDot(isa) => {
+                    let $isa_neon = isa.vectors();
+                    $neon;
+                }
             }
         }
     };

@@ -7,18 +7,18 @@
 use std::arch::aarch64::{vdupq_n_s8, vsubq_s8};
 
 use super::Q4_0;
-use crate::formats::neon::{Unpack, load_16, nibbles, store_16_codes};
-use crate::formats::{Decoded, f16_at};
+use crate::formats::f16_at;
+use crate::formats::neon::{Unpack, Unpacked, load_16, nibbles, store_codes};
 
 impl Unpack for Q4_0 {
     #[target_feature(enable = "neon")]
     #[inline]
-    unsafe fn unpack(step: &[u8; 72], out: &mut Decoded) {
+    unsafe fn unpack(step: &[u8; 72], out: &mut Unpacked<'_>) {
         for (unit, block) in step.as_chunks::<18>().0.iter().enumerate() {
-            out.scales[2 * unit..][..2].fill(f16_at(block, 0));
+            out.scales[unit] = f16_at(block, 0);
             let [low, high] = nibbles(load_16(block, 2));
-            store_16_codes(out, 2 * unit, vsubq_s8(low, vdupq_n_s8(8)));
-            store_16_codes(out, 2 * unit + 1, vsubq_s8(high, vdupq_n_s8(8)));
+            store_codes(out, 2 * unit, vsubq_s8(low, vdupq_n_s8(8)));
+            store_codes(out, 2 * unit + 1, vsubq_s8(high, vdupq_n_s8(8)));
         }
     }
 }

@@ -5,19 +5,19 @@
 )]
 
 use super::Q4_1;
-use crate::formats::neon::{Unpack, load_16, nibbles, store_16_codes};
-use crate::formats::{Decoded, f16_at};
+use crate::formats::f16_at;
+use crate::formats::neon::{Unpack, Unpacked, load_16, nibbles, store_codes};
 
 impl Unpack for Q4_1 {
     #[target_feature(enable = "neon")]
     #[inline]
-    unsafe fn unpack(step: &[u8; 80], out: &mut Decoded) {
+    unsafe fn unpack(step: &[u8; 80], out: &mut Unpacked<'_>) {
         for (unit, block) in step.as_chunks::<20>().0.iter().enumerate() {
-            out.scales[2 * unit..][..2].fill(f16_at(block, 0));
-            out.mins[2 * unit..][..2].fill(-f16_at(block, 2));
+            out.scales[unit] = f16_at(block, 0);
+            out.mins[unit] = -f16_at(block, 2);
             let [low, high] = nibbles(load_16(block, 4));
-            store_16_codes(out, 2 * unit, low);
-            store_16_codes(out, 2 * unit + 1, high);
+            store_codes(out, 2 * unit, low);
+            store_codes(out, 2 * unit + 1, high);
         }
     }
 }

@@ -10,13 +10,13 @@ use std::arch::aarch64::{
 };
 
 use super::Q6K;
-use crate::formats::neon::{Unpack, load_16, nibbles, store_16_codes};
-use crate::formats::{Decoded, f16_at};
+use crate::formats::f16_at;
+use crate::formats::neon::{Unpack, Unpacked, load_16, nibbles, store_codes};
 
 impl Unpack for Q6K {
     #[target_feature(enable = "neon")]
     #[inline]
-    unsafe fn unpack(step: &[u8; 210], out: &mut Decoded) {
+    unsafe fn unpack(step: &[u8; 210], out: &mut Unpacked<'_>) {
         let d = f16_at(step, 208);
         for (scale, byte) in out.scales.iter_mut().zip(&step[192..208]) {
             *scale = d * f32::from(byte.cast_signed());
@@ -32,7 +32,7 @@ impl Unpack for Q6K {
                 for (n, (low, high)) in lows.into_iter().zip(highs).enumerate() {
                     let high = vreinterpretq_s8_u8(vandq_u8(high, vdupq_n_u8(0x30)));
                     let codes = vsubq_s8(vorrq_s8(low, high), vdupq_n_s8(32));
-                    store_16_codes(out, 8 * part + 2 * n + half, codes);
+                    store_codes(out, 8 * part + 2 * n + half, codes);
                 }
             }
         }
