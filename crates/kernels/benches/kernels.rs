@@ -8,8 +8,8 @@ use std::hint::black_box;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
 use half::f16;
-use toko_kernels::attention::{KvSlice, Query, attend};
-use toko_kernels::convert::{Q8Block, to_q8_0};
+use toko_kernels::attention::{Codes, PAGE, Page, Queries, attend, state_length};
+use toko_kernels::convert::to_q8_0;
 use toko_kernels::format::Format;
 use toko_kernels::isa::Tier;
 use toko_kernels::kernel::Kernel;
@@ -20,8 +20,6 @@ use toko_kernels::quantized::Quantized;
 
 /// A multiple of every block, and the width of a model of 1.7 billion weights.
 const COLS: usize = 2048;
-/// Positions of a page of keys and values.
-const PAGE: usize = 64;
 /// Usual in models of this size.
 const HEAD: usize = 128;
 /// Query heads that share keys and values.
@@ -104,31 +102,48 @@ fn rows_of_activations(criterion: &mut Criterion) {
 
 fn attention(criterion: &mut Criterion) {
     for positions in [128, 2048, 8192] {
+        // Values of their own, so that as much is read as with a model.
         let numbers = floats(positions * HEAD);
         let halves: Vec<f16> = numbers.iter().map(|&number| f16::from_f32(number)).collect();
-        let mut blocks: Vec<Q8Block> =
-            vec![[0; Format::Q8_0.block_bytes()]; numbers.len() / Format::Q8_0.block_elements()];
-        to_q8_0(Tier::detect(), &numbers, &mut blocks);
-        // Values of their own, so that as much is read as with a model.
-        let (halves_too, blocks_too) = (halves.clone(), blocks.clone());
-        let query = Query { values: &floats(GROUP * HEAD), head_dim: HEAD, scale: 0.088 };
-        let (mut scores, mut out) = (vec![0.0; GROUP * positions], vec![0.0; GROUP * HEAD]);
+        let halves_too = halves.clone();
+        let mut codes = vec![0; numbers.len()];
+        let mut scales = vec![f16::ZERO; numbers.len() / Format::Q8_0.block_elements()];
+        to_q8_0(Tier::detect(), &numbers, &mut codes, &mut scales);
+        let (codes_too, scales_too) = (codes.clone(), scales.clone());
+        let queries = Queries {
+            values: &floats(GROUP * HEAD),
+            stride: GROUP * HEAD,
+            tokens: 1,
+            group: GROUP,
+            head_dim: HEAD,
+            scale: 0.088,
+            position: positions - 1,
+        };
+        let mut states = vec![0.0; 2 * GROUP * state_length(HEAD)];
+        let mut out = vec![0.0; GROUP * HEAD];
         let mut group = criterion.benchmark_group(format!("attention-{positions}"));
         group.throughput(Throughput::Bytes(2 * size_of_val(halves.as_slice()) as u64));
         on_every_tier(&mut group, "f16", &mut |tier| {
             let pages = halves.chunks(PAGE * HEAD).zip(halves_too.chunks(PAGE * HEAD));
-            let pages = pages.map(|(keys, values)| KvSlice::F16 { keys, values });
-            attend(tier, &query, pages, positions, &mut scores, &mut out);
+            let pages = pages.map(|(keys, values)| Page::F16 { keys, values });
+            attend(tier, &queries, pages, &mut states, &mut out);
         });
-        group.throughput(Throughput::Bytes(2 * size_of_val(blocks.as_slice()) as u64));
+        let bytes = size_of_val(codes.as_slice()) + size_of_val(scales.as_slice());
+        group.throughput(Throughput::Bytes(2 * bytes as u64));
         on_every_tier(&mut group, "q8_0", &mut |tier| {
-            let page = PAGE * HEAD / Format::Q8_0.block_elements();
-            let pages = blocks.chunks(page).zip(blocks_too.chunks(page));
-            let pages = pages.map(|(keys, values)| KvSlice::Q8_0 { keys, values });
-            attend(tier, &query, pages, positions, &mut scores, &mut out);
+            let of = |codes, scales| pages_of(codes, scales);
+            let pages = of(&codes, &scales).zip(of(&codes_too, &scales_too));
+            let pages = pages.map(|(keys, values)| Page::Q8_0 { keys, values });
+            attend(tier, &queries, pages, &mut states, &mut out);
         });
         black_box(&out);
     }
+}
+
+fn pages_of<'a>(codes: &'a [i8], scales: &'a [f16]) -> impl Iterator<Item = Codes<'a>> {
+    let block = Format::Q8_0.block_elements();
+    let pages = codes.chunks(PAGE * HEAD).zip(scales.chunks(PAGE * HEAD / block));
+    pages.map(|(codes, scales)| Codes { codes, scales })
 }
 
 fn main() {

@@ -180,12 +180,15 @@ fn a_cache_in_q8_0_moves_the_logits_of_tiny_models_by_less_than_a_thirtieth() {
     }
 }
 
-/// The bytes cost up to 0.3 in double precision as well. That ours are the same bytes shows where the two
-/// agree; they cannot everywhere, since a number half-way between two bytes may fall to either side.
+/// The bytes cost up to 0.3 in double precision as well. A number half-way between two bytes may fall to
+/// either side, however small the difference was that tipped it, and of some hundred thousand numbers a
+/// few always do. So no prompt need agree with the reference that has the same bytes, but all of them
+/// together must be much nearer to it than to the one without bytes.
 #[test]
 fn a_cache_in_q8_0_moves_the_logits_of_smollm2_as_it_does_in_double_precision() {
     let file = smollm2("F16");
     let mut runner = Runner::new(&file, Tier::detect(), default_threads(), KvType::Q8_0, 256);
+    let (mut all_moved, mut all_apart) = (0.0, 0.0);
     for (exact_cache, same_cache) in prompts(&golden_json("smollm2/F16.f64.json"))
         .iter()
         .zip(prompts(&golden_json("smollm2/F16.kv-q8_0.f64.json")))
@@ -194,6 +197,9 @@ fn a_cache_in_q8_0_moves_the_logits_of_smollm2_as_it_does_in_double_precision() 
         let error = |reference| top10_error(|id| f64::from(logits[id]), reference);
         let (moved, apart) = (error(exact_cache), error(same_cache));
         assert!(moved < 1.0 / 3.0, "{}: {moved}", exact_cache["name"]);
-        assert!(apart < 0.1, "{}: {apart}", exact_cache["name"]);
+        assert!(apart < 0.2, "{}: {apart}", exact_cache["name"]);
+        all_moved += moved;
+        all_apart += apart;
     }
+    assert!(all_apart < 0.6 * all_moved, "{all_apart} of {all_moved}");
 }
