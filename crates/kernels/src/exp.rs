@@ -31,18 +31,27 @@ pub fn exp(x: f32) -> f32 {
     let x = if x < LOWEST { LOWEST } else { x };
     let n = x.mul_add(LOG2_E, ROUND) - ROUND;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
-    times_power_of_two(TAYLOR.iter().fold(FIRST, |p, &c| p.mul_add(r, c)), n)
+    let mut p = FIRST;
+    for c in TAYLOR {
+        p = p.mul_add(r, c);
+    }
+    times_power_of_two(p, n)
 }
 
 /// Returns what [`exp`] returns for each lane.
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy into its loops")]
 #[inline(always)]
 pub(crate) fn exp_lanes<L: Lanes>(isa: L::Isa, x: L) -> L {
-    let all = |value| L::splat(isa, value);
-    let x = all(LOWEST).max(all(HIGHEST).min(x));
-    let n = all(ROUND).add_product(x, all(LOG2_E)).add(all(-ROUND));
-    let r = x.add_product(n, all(-LN2_HIGH)).add_product(n, all(-LN2_LOW));
-    let p = TAYLOR.iter().fold(all(FIRST), |p, &c| all(c).add_product(p, r));
+    let x = L::splat(isa, LOWEST).max(L::splat(isa, HIGHEST).min(x));
+    let round = L::splat(isa, ROUND);
+    let n = round.add_product(x, L::splat(isa, LOG2_E)).add(L::splat(isa, -ROUND));
+    let r = x.add_product(n, L::splat(isa, -LN2_HIGH));
+    let r = r.add_product(n, L::splat(isa, -LN2_LOW));
+    // A loop, since a closure may be compiled apart from the tier's instructions.
+    let mut p = L::splat(isa, FIRST);
+    for c in TAYLOR {
+        p = L::splat(isa, c).add_product(p, r);
+    }
     p.times_power_of_two(n)
 }
 

@@ -273,10 +273,13 @@ fn mix<L: Lanes, T: Stored, const R: usize>(
     states: &mut [f32],
 ) -> usize {
     let (mut weights, mut most) = (powers, if L::MANY { 4 } else { 1 });
-    let scaled;
+    let mut scaled;
     if let Some(scales) = step.values.scales.get(start / Q8_LENGTH) {
         most = most.min(Q8_LENGTH / LANES);
-        scaled = powers.map(|powers| times::<L>(isa, powers, scales));
+        scaled = *powers;
+        for powers in &mut scaled {
+            times::<L>(isa, powers, scales);
+        }
         weights = &scaled;
     }
     let left = (step.queries.head_dim - start) / LANES;
@@ -290,11 +293,10 @@ fn mix<L: Lanes, T: Stored, const R: usize>(
 
 #[expect(clippy::inline_always, reason = "each tier compiles its own copy")]
 #[inline(always)]
-fn times<L: Lanes>(isa: L::Isa, mut powers: [f32; PAGE], scales: &[f16; PAGE]) -> [f32; PAGE] {
+fn times<L: Lanes>(isa: L::Isa, powers: &mut [f32; PAGE], scales: &[f16; PAGE]) {
     for (powers, scales) in powers.as_chunks_mut().0.iter_mut().zip(scales.as_chunks().0) {
         L::load(isa, powers).mul(L::load_f16(isa, scales)).store(powers);
     }
-    powers
 }
 
 /// Adds `W` vectors of each weighted value and returns how many numbers these are.

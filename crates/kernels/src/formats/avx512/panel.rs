@@ -315,7 +315,10 @@ fn add<'a, U: Unpack, const T: usize>(
         for chunk in (turn..chunks).step_by(4) {
             next.fetch();
             let group = chunk * U::CHUNK / GROUP;
-            let groups = tokens.map(|token| &token[group]);
+            let mut groups = [&Group::ZERO; T];
+            for t in 0..T {
+                groups[t] = &tokens[t][group];
+            }
             let totals = totals::<U, T>(panel, chunk, &groups);
             let scales = &panel.scales[chunk];
             let mins = &panel.mins[chunk];
@@ -351,30 +354,38 @@ fn totals<U: Unpack, const T: usize>(
     chunk: usize,
     groups: &[&Group; T],
 ) -> [[__m512i; 2]; T] {
+    // Plain loops over indices: what closures and iterators do may be compiled apart from here,
+    // without the instructions of this tier.
     let fours = &panel.bytes[chunk * (U::CHUNK / 4)..][..U::CHUNK / 4];
     let at = chunk * U::CHUNK % GROUP;
     let mut totals = [[_mm512_setzero_si512(); 2]; T];
     for part in [0, GROUP] {
-        let x = groups.map(|group| group.codes[part + at..][..U::CHUNK].as_chunks::<4>().0);
-        for (i, four) in fours.iter().enumerate() {
-            let bytes = [load_64(four, 0), load_64(four, 64)];
+        let mut x = [&[][..]; T];
+        for t in 0..T {
+            x[t] = &groups[t].codes[part + at..][..U::CHUNK];
+        }
+        for i in 0..U::CHUNK / 4 {
+            let bytes = [load_64(&fours[i], 0), load_64(&fours[i], 64)];
             for t in 0..T {
-                // SAFETY: there are as many fours of codes in the slice as in `fours`.
-                let x = _mm512_set1_epi32(i32::from_le_bytes(*unsafe { x[t].get_unchecked(i) }));
+                // SAFETY: there are four codes for each of `fours` in the slice.
+                let four = unsafe { x[t].as_chunks().0.get_unchecked(i) };
+                let x = _mm512_set1_epi32(i32::from_le_bytes(*four));
                 totals[t][0] = _mm512_dpbusd_epi32(totals[t][0], bytes[0], x);
                 totals[t][1] = _mm512_dpbusd_epi32(totals[t][1], bytes[1], x);
             }
         }
         if part == 0 {
             for t in 0..T {
-                totals[t] = totals[t].map(|total| _mm512_slli_epi32::<8>(total));
+                totals[t][0] = _mm512_slli_epi32::<8>(totals[t][0]);
+                totals[t][1] = _mm512_slli_epi32::<8>(totals[t][1]);
             }
         }
     }
     if let Some(zero) = U::ZERO_LOG2 {
         for t in 0..T {
             let x_sum = _mm512_set1_epi32(sum::<U>(groups[t], chunk) << zero);
-            totals[t] = totals[t].map(|total| _mm512_sub_epi32(total, x_sum));
+            totals[t][0] = _mm512_sub_epi32(totals[t][0], x_sum);
+            totals[t][1] = _mm512_sub_epi32(totals[t][1], x_sum);
         }
     }
     totals
@@ -414,8 +425,9 @@ fn store(sums: &[Sums], first_row: usize, rows: usize, out: &mut Out<'_, '_>) {
     for (token, sums) in sums.iter().enumerate() {
         let mut products = [0.0; ROWS];
         for half in 0..2 {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|turn| load(&sums[turn], half));
-            let product = _mm512_add_ps(_mm512_add_ps(a, c), _mm512_add_ps(b, d));
+            let even = _mm512_add_ps(load(&sums[0], half), load(&sums[2], half));
+            let odd = _mm512_add_ps(load(&sums[1], half), load(&sums[3], half));
+            let product = _mm512_add_ps(even, odd);
             let to: &mut [f32; 16] = &mut products.as_chunks_mut().0[half];
             // SAFETY: the array has room for the sixteen floats that are written.
             unsafe { _mm512_storeu_ps(to.as_mut_ptr(), product) };
