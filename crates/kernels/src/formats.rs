@@ -119,41 +119,6 @@ impl<const N: usize> StepBytes for [u8; N] {
     }
 }
 
-/// `R` rows of equal length, cut into steps.
-struct Rows<'a, L: Layout, const R: usize> {
-    whole: [&'a [L::Step]; R],
-    filled_up: Option<[L::Step; R]>,
-}
-
-impl<'a, L: Layout, const R: usize> Rows<'a, L, R> {
-    #[inline]
-    fn cut(rows: &[&'a [u8]; R]) -> Self {
-        const {
-            let block = (L::FORMAT.block_elements(), L::FORMAT.block_bytes());
-            assert!(L::Step::LEN * block.0 == L::STEP * block.1, "a step is whole blocks");
-        };
-        let mut whole = [&[][..]; R];
-        for (steps, row) in whole.iter_mut().zip(rows) {
-            *steps = L::Step::split(row).0;
-        }
-        let has_rest = !rows[0].len().is_multiple_of(L::Step::LEN);
-        let filled_up = has_rest.then(|| rows.map(|row| L::Step::padded(L::Step::split(row).1)));
-        Self { whole, filled_up }
-    }
-
-    /// Returns the steps of each row, then the one step with the rest of each if there is one.
-    #[inline]
-    fn segments(&self) -> [[&[L::Step]; R]; 2] {
-        let mut rests = [&[][..]; R];
-        if let Some(filled_up) = &self.filled_up {
-            for (steps, rest) in rests.iter_mut().zip(filled_up) {
-                *steps = std::slice::from_ref(rest);
-            }
-        }
-        [self.whole, rests]
-    }
-}
-
 /// Evaluates an expression with the layout type of a quantized format, or the element type of a
 /// float format.
 macro_rules! dispatch {

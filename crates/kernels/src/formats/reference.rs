@@ -2,7 +2,7 @@
 //!
 //! Invariant: what this file computes is right by definition; speed has no say in it.
 
-use super::{Decoded, HALF, Layout, Rows, dispatch, float};
+use super::{Decoded, HALF, Layout, StepBytes, dispatch, float};
 use crate::format::Format;
 use crate::kernel::{BlockFn, Products, Tile};
 use crate::quantized::{GROUP, Group};
@@ -50,9 +50,16 @@ pub(super) fn tile<L: Layout>(tile: &Tile<'_>, products: &mut Products) {
     }
 }
 
+/// Calls `f` for each step of a row; the last may be filled up with zeros.
 fn for_each_step<L: Layout>(row: &[u8], mut f: impl FnMut(&L::Step)) {
-    for [steps] in Rows::<L, 1>::cut(&[row]).segments() {
-        steps.iter().for_each(&mut f);
+    const {
+        let block = (L::FORMAT.block_elements(), L::FORMAT.block_bytes());
+        assert!(L::Step::LEN * block.0 == L::STEP * block.1, "a step is whole blocks");
+    };
+    let (whole, rest) = L::Step::split(row);
+    whole.iter().for_each(&mut f);
+    if !rest.is_empty() {
+        f(&L::Step::padded(rest));
     }
 }
 

@@ -11,8 +11,8 @@ use std::arch::x86_64::{
     __m512, __m512i, _mm_loadu_ps, _mm_loadu_si128, _mm_storeu_ps, _mm512_castps128_ps512,
     _mm512_castsi128_si512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
     _mm512_fnmadd_ps, _mm512_mask_expand_ps, _mm512_mul_ps, _mm512_permutexvar_epi32,
-    _mm512_permutexvar_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_sub_epi32,
+    _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
 use super::lanes::{
@@ -292,8 +292,8 @@ pub(super) fn shifted(sums: [i32; 4], log2: u32) -> __m512i {
 #[inline]
 fn x_scales<U: Unpack>(x: &[Group], quad: usize) -> __m512 {
     match U::CHUNK {
-        16 => std::arch::x86_64::_mm512_set1_ps(x[quad / 2].scale),
-        32 => std::arch::x86_64::_mm512_set1_ps(x[quad].scale),
+        16 => _mm512_set1_ps(x[quad / 2].scale),
+        32 => _mm512_set1_ps(x[quad].scale),
         64 => in_quarters([x[0].scale, x[0].scale, x[1].scale, x[1].scale]),
         _ => in_quarters([x[0].scale, x[1].scale, x[2].scale, x[3].scale]),
     }

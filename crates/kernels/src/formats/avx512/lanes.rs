@@ -8,9 +8,9 @@ use std::arch::x86_64::{
     __m128, __m512, __m512i, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehdup_ps, _mm_movehl_ps,
     _mm256_add_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm512_add_epi32,
     _mm512_castps_si512, _mm512_castps512_ps128, _mm512_castps512_ps256, _mm512_castsi512_ps,
-    _mm512_extractf32x4_ps, _mm512_extractf32x8_ps, _mm512_inserti32x4, _mm512_loadu_si512,
-    _mm512_permutexvar_epi32, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_castsi512_si128, _mm512_extractf32x4_ps, _mm512_extractf32x8_ps, _mm512_inserti32x4,
+    _mm512_loadu_si512, _mm512_permutexvar_epi32, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 /// Returns, in quarter q of lane r, the sum of quarter q of `rows[r]`.
@@ -54,11 +54,10 @@ pub(in crate::formats) fn transpose_quads(rows: [__m512; 4], quad: usize) -> __m
             _ => _mm512_shuffle_i32x4::<3>(row, row),
         }
     };
-    let low = |row: __m512i| std::arch::x86_64::_mm512_castsi512_si128(row);
     let all = quarter(rows[0]);
-    let all = _mm512_inserti32x4::<1>(all, low(quarter(rows[1])));
-    let all = _mm512_inserti32x4::<2>(all, low(quarter(rows[2])));
-    let all = _mm512_inserti32x4::<3>(all, low(quarter(rows[3])));
+    let all = _mm512_inserti32x4::<1>(all, _mm512_castsi512_si128(quarter(rows[1])));
+    let all = _mm512_inserti32x4::<2>(all, _mm512_castsi512_si128(quarter(rows[2])));
+    let all = _mm512_inserti32x4::<3>(all, _mm512_castsi512_si128(quarter(rows[3])));
     _mm512_castsi512_ps(_mm512_permutexvar_epi32(lanes(&TRANSPOSED), all))
 }
 
